@@ -1,0 +1,1 @@
+"""Frozen values that every stage speaks in, checked when they are made. No I/O, no clocks."""
