@@ -98,7 +98,7 @@ def parse_rate_bps(text: str) -> int:
     found = _RATE.match(text)
     if found is None:
         raise InputError(f"{text!r} is no rate.", fix='write a number and a unit, such as "200 Gb/s".')
-    return round(float(found[1]) * 1000 ** _POWER[found[2].lower()])
+    return round(float(found[1]) * float(1000 ** _POWER[found[2].lower()]))
 
 
 def parse_size_bytes(text: str) -> int:
@@ -111,7 +111,7 @@ def parse_size_bytes(text: str) -> int:
     if found is None:
         raise InputError(f"{text!r} is no size.", fix='write a number and a unit, such as "64 KiB" or "1 MB".')
     base = 1024 if found[3] else 1000
-    return round(float(found[1]) * base ** _POWER[found[2].lower()])
+    return round(float(found[1]) * float(base ** _POWER[found[2].lower()]))
 
 
 def parse_time_ns(text: str) -> int:

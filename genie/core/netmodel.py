@@ -39,7 +39,7 @@ class Estimate:
             raise InputError(f"a model parameter must be a finite number, not {self.value}.")
 
     def interval(self, t: float = 1.96) -> tuple[float, float]:
-        """value -/+ t standard errors; a point when it was given."""
+        """Value -/+ t standard errors; a point when it was given."""
         half = t * (self.stderr or 0.0)
         return self.value - half, self.value + half
 

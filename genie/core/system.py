@@ -71,7 +71,8 @@ class System:
         local_mem_bytes_per_s: 0 makes a local reduction free.
         peak_flops: for the roofline, operations per s.
         rendezvous: every message waits for an 8,192-byte grant from its receiver.
-        lenient: finish where ASTRA-sim hangs on harmless input (a group of one member).
+        extended: go where ASTRA-sim does not: broadcast, reduce and barrier travel as trees of ours instead of taking
+            the trace's duration (or being refused), a group of one member finishes at once.
     """
 
     splits: int = 0
@@ -90,4 +91,4 @@ class System:
     rendezvous: bool = False
     profile: Profile = Profile.ASTRA
     memory: RemoteMemory = RemoteMemory()
-    lenient: bool = False
+    extended: bool = False

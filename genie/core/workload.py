@@ -191,5 +191,7 @@ class Workload:
             if group.name == name:
                 return group
         raise InputError(
-            f"process group {name!r} is in no comm-group file.", where=self.name, fix="pass --comm-groups FILE."
+            f"process group {name!r} is in no comm-group file.",
+            where=self.name,
+            fix="pass --comm-groups FILE.",
         )

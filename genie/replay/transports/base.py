@@ -85,7 +85,7 @@ class Transport(Protocol):
         ...
 
     def moved(self) -> Mapping[str, Any]:
-        """Per peer and direction, messages and payload bytes so far: ``{"sent": {peer: [messages, bytes]}, "received": ...}``."""
+        """Messages and payload bytes so far: ``{"sent": {peer: [messages, bytes]}, "received": {...}}``."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Bytes or text <-> core values. Reads and writes files, decides nothing."""

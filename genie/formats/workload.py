@@ -1,0 +1,111 @@
+"""A whole workload from its files: ``PREFIX.0.et``, ``PREFIX.1.et``, ... and comm groups."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from genie.core.workload import Group, Nodes, RankTrace, Workload
+from genie.errors import InputError
+from genie.formats.chakra import read_trace, write_trace
+from genie.formats.comm_groups import read_comm_groups, write_comm_groups
+
+_TRACE = re.compile(r"^(?P<prefix>.*)\.(?P<rank>\d+)\.et(\.gz)?$")
+
+
+def find_traces(prefix: Path | str) -> dict[int, Path]:
+    """Rank -> file for a prefix, or for a directory that holds traces of one prefix.
+
+    Raises:
+        InputError: nothing found, several prefixes in the directory, two files for one rank.
+    """
+    prefix = Path(prefix)
+    folder, wanted = (prefix, None) if prefix.is_dir() else (prefix.parent, prefix.name)
+    if not folder.is_dir():
+        raise InputError("no such folder.", where=str(folder))
+    matches = [(m, path) for path in sorted(folder.iterdir()) if (m := _TRACE.match(path.name))]
+    prefixes = Counter(m["prefix"] for m, _ in matches if wanted is None or m["prefix"] == wanted)
+    if len(prefixes) != 1:
+        raise InputError(
+            f"{len(prefixes)} trace prefixes match{': ' if prefixes else ''}{', '.join(sorted(prefixes))}.",
+            where=str(prefix),
+            fix="name a prefix such that PREFIX.0.et exists.",
+        )
+    found: dict[int, Path] = {}
+    for match, path in matches:
+        if match["prefix"] in prefixes and found.setdefault(int(match["rank"]), path) != path:
+            raise InputError(f"rank {match['rank']} has two files.", where=f"{found[int(match['rank'])]} and {path}")
+    return found
+
+
+def load_workload(
+    prefix: Path | str,
+    *,
+    comm_groups: Path | str | None = None,
+    scale_bytes: float = 1.0,
+    ranks: int | None = None,
+) -> Workload:
+    """Read all ranks of a workload.
+
+    Args:
+        prefix: path such that PREFIX.0.et exists, or a folder with one such prefix.
+        comm_groups: comm-group JSON; when absent, PREFIX.json is taken if it is there and holds groups.
+        scale_bytes: factor on every comm_size (rounded, at least 1 byte), to make a huge job replayable.
+        ranks: how many ranks the network has; more files than that are ignored, as by ASTRA-sim.
+
+    Raises:
+        InputError: missing ranks, or anything wrong in a file.
+    """
+    files = find_traces(prefix)
+    count = max(files) + 1 if ranks is None else ranks
+    missing = [rank for rank in range(count) if rank not in files]
+    if missing:
+        raise InputError(
+            f"traces of ranks {', '.join(map(str, missing[:8]))} are missing.",
+            where=f"{prefix}.RANK.et",
+            fix=f"{count} ranks are needed, {len(files)} files are there.",
+        )
+    groups = _groups(files[0], comm_groups)
+    traces = tuple(_scaled(read_trace(files[rank], rank), scale_bytes) for rank in range(count))
+    return Workload(_name(files[0]), traces, groups)
+
+
+def _name(path: Path) -> str:
+    match = _TRACE.match(path.name)
+    return match["prefix"] if match else path.name
+
+
+def _groups(first: Path, comm_groups: Path | str | None) -> tuple[Group, ...]:
+    if comm_groups is not None:
+        return read_comm_groups(comm_groups)
+    beside = first.parent / f"{_name(first)}.json"
+    return read_comm_groups(beside) if beside.is_file() else ()
+
+
+def _scaled(trace: RankTrace, factor: float) -> RankTrace:
+    if factor == 1.0:
+        return trace
+    if factor <= 0:
+        raise InputError(f"bytes cannot be scaled by {factor}.", fix="use a factor above zero.")
+    columns = trace.nodes.columns()
+    size_bytes = columns["size_bytes"]
+    scaled = np.where(size_bytes > 0, np.maximum(1, np.rint(size_bytes * factor)), size_bytes)
+    return replace(trace, nodes=Nodes(**{**columns, "size_bytes": scaled.astype(np.int64)}))
+
+
+def save_workload(prefix: Path | str, workload: Workload) -> list[Path]:
+    """Write PREFIX.RANK.et for every rank, and PREFIX.json when there are groups; the files written."""
+    prefix = Path(prefix)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for trace in workload.traces:
+        written.append(prefix.parent / f"{prefix.name}.{trace.rank}.et")
+        write_trace(written[-1], trace)
+    if workload.groups:
+        written.append(prefix.parent / f"{prefix.name}.json")
+        write_comm_groups(written[-1], workload.groups)
+    return written

@@ -1,0 +1,1 @@
+"""Executors that predict: a Schedule and a NetworkModel become a Timeline."""
