@@ -303,6 +303,23 @@ class Schedule:
         for at in operators.collective[operators.collective >= 0].tolist():
             yield from collective_sends(self.collectives[at], rank, turns)
 
+    def bytes_by_group(self) -> dict[str, int]:
+        """Payload bytes of one iteration by process group ("" for all ranks and for plain sends)."""
+        totals: dict[str, int] = {}
+        for part in self.ranks:
+            groups = self.workload.traces[part.rank].nodes.group.tolist()
+            turns = Turns(self.system.queues_per_dim)
+            columns = (part.operators.kind, part.operators.collective, part.operators.size_bytes)
+            for row, (kind, at, size_bytes) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+                if kind == OpKind.COLLECTIVE:
+                    sends = collective_sends(self.collectives[at], part.rank, turns)
+                    size_bytes = sum(size * count for _, size, count in sends)
+                elif kind != OpKind.SEND:
+                    continue
+                if size_bytes:
+                    totals[groups[row]] = totals.get(groups[row], 0) + size_bytes
+        return totals
+
     def expected(self) -> dict[tuple[int, int], MessageCount]:
         """Messages and bytes for every ordered pair of ranks that talk: what a replay is held against.
 

@@ -81,6 +81,7 @@ class Messages(Columns):
         flow: number of the path it took: the transport's connection (or queue pair) between the two ranks.
         node_id: trace node of the sender that it belongs to.
         chunk, phase, step: where in the collective; -1 for a plain send.
+        caused_ns: the schedule allowed it: what posted_ns would be on a host that takes no time.
         posted_ns: sender posted it.
         first_byte_ns: first byte seen at the receiver, UNKNOWN if not observed.
         delivered_ns: last byte at the receiver.
@@ -100,6 +101,7 @@ class Messages(Columns):
         "chunk": np.int32,
         "phase": np.int32,
         "step": np.int32,
+        "caused_ns": np.int64,
         "posted_ns": np.int64,
         "first_byte_ns": np.int64,
         "delivered_ns": np.int64,
@@ -118,6 +120,7 @@ class Messages(Columns):
     chunk: NDArray[np.int32]
     phase: NDArray[np.int32]
     step: NDArray[np.int32]
+    caused_ns: NDArray[np.int64]
     posted_ns: NDArray[np.int64]
     first_byte_ns: NDArray[np.int64]
     delivered_ns: NDArray[np.int64]

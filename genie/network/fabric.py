@@ -109,7 +109,7 @@ class FabricNetwork:
         callback = flow.callback
         if callback is None:
             return
-        self._queue.at(self._queue.now_ns + round(flow.fixed_ns), callback[0], *callback[1])
+        self._queue.at(self._queue.now_ns + round(max(0.0, flow.fixed_ns)), callback[0], *callback[1])
         if not flow.waiting:
             flow.callback, flow.rate, flow.left_bytes = None, 0.0, 0.0
             del self._active[pair]

@@ -80,7 +80,8 @@ class _Matching:
         key = (rank, action.peer, action.tag, action.size_bytes)
         index = self._sent.get(key, -1) + 1
         self._sent[key] = index
-        row = [0, *key, index, 0, *action.origin, self._queue.now_ns, UNKNOWN, UNKNOWN, UNKNOWN, 0]
+        now_ns = self._queue.now_ns
+        row = [0, *key, index, 0, *action.origin, now_ns, now_ns, UNKNOWN, UNKNOWN, UNKNOWN, 0]
         self.rows.append(row)
         return row
 
@@ -94,7 +95,7 @@ class _Matching:
 
     def arrive(self, key: Key, row: list[Any]) -> None:
         """The message is at its receiver."""
-        row[12] = row[13] = self._queue.now_ns
+        row[13] = row[14] = self._queue.now_ns
         waiting = self._expected.get(key)
         if waiting:
             waiting.popleft()()

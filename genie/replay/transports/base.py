@@ -88,6 +88,10 @@ class Transport(Protocol):
         """Messages and payload bytes so far: ``{"sent": {peer: [messages, bytes]}, "received": {...}}``."""
         ...
 
+    def progress_bytes(self) -> int:
+        """Bytes moved so far in any direction, of unfinished messages too: the watchdog's sign of life."""
+        ...
+
     def close(self) -> None:
         """Release everything; may be called twice."""
         ...

@@ -1,0 +1,107 @@
+"""Experiment files (YAML) -> Experiment; paths in them are relative to the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from genie.core.experiment import Experiment, LoopRule, ReplayRule
+from genie.core.system import Profile
+from genie.errors import InputError
+from genie.formats.astra import read_yaml
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WorkloadFile(_Model):
+    """Which traces."""
+
+    traces: str
+    comm_groups: str | None = None
+    scale_bytes: float = Field(1.0, gt=0)
+
+
+class NetworkFile(_Model):
+    """The model that predictions start from."""
+
+    model: Literal["unaware", "aware", "fabric"] = "aware"
+    file: str | None = None
+
+
+class ReplayFile(_Model):
+    """How to replay."""
+
+    warmup: int = 1
+    repeats: int = 2
+    flows: int = 1
+    stall_timeout_s: float = 10.0
+    verify: bool = False
+
+
+class LoopFile(_Model):
+    """When to stop."""
+
+    rounds: int = 3
+    tolerance: float = 0.02
+    gain: float = 0.002
+
+
+class ExperimentFile(_Model):
+    """An experiment file."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    workload: WorkloadFile
+    system: str
+    memory: str | None = None
+    network: NetworkFile
+    testbed: str
+    simulator: Literal["builtin"] = "builtin"
+    profile: Profile = Profile.ASTRA
+    extended: bool = True
+    queues_per_dim: int = Field(1, ge=1)
+    replay: ReplayFile = ReplayFile()
+    loop: LoopFile = LoopFile()
+
+
+def load_experiment(path: Path | str) -> Experiment:
+    """Read an experiment file.
+
+    Raises:
+        InputError: missing, no YAML, or names every wrong field.
+    """
+    content = read_yaml(path)
+    try:
+        return _experiment(ExperimentFile.model_validate(content), Path(path))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InputError(wrong, where=str(path), fix="docs/experiment.md describes the file.") from error
+    except InputError as error:
+        raise InputError(error.what, where=error.where or str(path), fix=error.fix) from error
+
+
+def _experiment(file: ExperimentFile, source: Path) -> Experiment:
+    def near(name: str | None) -> Any:
+        return None if name is None else source.parent / name
+
+    return Experiment(
+        name=file.name,
+        source=source,
+        traces=near(file.workload.traces),
+        comm_groups=near(file.workload.comm_groups),
+        scale_bytes=file.workload.scale_bytes,
+        system=near(file.system),
+        memory=near(file.memory),
+        network=near(file.network.file),
+        model=file.network.model,
+        testbed=near(file.testbed),
+        simulator=file.simulator,
+        profile=file.profile,
+        extended=file.extended,
+        queues_per_dim=file.queues_per_dim,
+        replay=ReplayRule(**file.replay.model_dump()),
+        loop=LoopRule(**file.loop.model_dump()),
+    )

@@ -1,0 +1,223 @@
+"""One rank's side of a replay: connects, runs iterations when told, reports, and ends with its launcher."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from genie.core.system import RemoteMemory
+from genie.errors import GenieError, InternalError, RunError
+from genie.replay.clock import Clock, RealClock, sharpen_timers
+from genie.replay.control import Channel, Message
+from genie.replay.priority import die_with, own_session
+from genie.replay.runner import Engine, Pace, Runner
+from genie.replay.transports.base import Transport
+
+HEARTBEAT_NS: Final = 200_000_000
+LINGER_NS: Final = 5_000_000
+"""A rank that is done keeps taking in and acknowledging what its peers send; it looks for orders this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """What one rank needs to know.
+
+    Attributes:
+        rank: which.
+        make_engine: a fresh engine an iteration.
+        make_transport: called inside the host's namespace.
+        enter: moves the process into its host; nothing on one plain machine.
+        dilation, spin_ns: see runner.Pace.
+        delays_ns: peer -> virtual delay of the path from it.
+        memory: remote memory model.
+        clock: real time.
+        describe: an operator's row, for people.
+    """
+
+    rank: int
+    make_engine: Callable[[], Engine]
+    make_transport: Callable[[], Transport]
+    enter: Callable[[], None] = lambda: None
+    dilation: int = 1
+    spin_ns: int = 0
+    delays_ns: Mapping[int, int] | None = None
+    memory: RemoteMemory | None = None
+    clock: Clock = field(default_factory=RealClock)
+    describe: Callable[[int], str] = lambda row: f"operator {row}"
+
+
+class Agent:
+    """Obeys the launcher.
+
+    ======== ============================================== ===========================
+    order    what it does                                   answer
+    ======== ============================================== ===========================
+    (start)  enters its host, opens the transport           opened: endpoint
+    connect  connects to the given peers                    connected
+    prepare  makes the next iteration's engine              ready
+    run      runs it from the given start; beats meanwhile  done: cpu_ns, record
+    story    says what it waits for, at any time            story: outstanding, record
+    count    says what the transport moved                  counted: moved
+    stop     ends                                           (closes)
+    ======== ============================================== ===========================
+
+    A failure is told in an answer "failed", which ends the agent.
+    """
+
+    def __init__(self, plan: AgentPlan, channel: Channel) -> None:
+        self._plan, self._channel, self._clock = plan, channel, plan.clock
+        self._transport: Transport | None = None
+        self._runner: Runner | None = None
+        self._lingering = False
+        self._beat_ns = 0
+        self._orders: dict[str, Callable[[Message], None]] = {
+            "connect": self._connect,
+            "prepare": self._prepare,
+            "run": self._run,
+            "story": self._tell_story,
+            "count": self._count,
+        }
+
+    def serve(self) -> None:
+        """Until told to stop, or the launcher is gone.
+
+        Raises:
+            GenieError: why it failed; the launcher has been told.
+        """
+        try:
+            self._serve()
+        except GenieError as error:
+            self._report(error)
+            raise
+        finally:
+            if self._transport is not None:
+                self._transport.close()
+
+    def _serve(self) -> None:
+        try:
+            self._plan.enter()
+            self._transport = self._plan.make_transport()
+            self._channel.send({"op": "opened", "endpoint": dict(self._transport.open())})
+            while (message := self._next_order())["op"] != "stop":
+                self._orders[message["op"]](message)
+        except GenieError:
+            raise
+        except OSError as error:
+            raise RunError(f"the system refused something: {error}.", where=f"rank {self._plan.rank}") from error
+        except Exception as error:
+            raise InternalError(_crash(error), where=f"rank {self._plan.rank}") from error
+
+    def _next_order(self) -> Message:
+        while self._lingering and not self._channel.ready():
+            self._open_transport().poll(LINGER_NS)
+        return self._channel.receive()[0]
+
+    def _open_transport(self) -> Transport:
+        if self._transport is None:
+            raise InternalError("an order came before the transport was open.")
+        return self._transport
+
+    def _connect(self, message: Message) -> None:
+        peers = {int(peer): endpoint for peer, endpoint in message["peers"].items()}
+        self._open_transport().connect(peers, message["deadline_ns"])
+        self._channel.send({"op": "connected"})
+
+    def _prepare(self, _: Message) -> None:
+        self._lingering = False
+        plan = self._plan
+        self._runner = None
+        engine = plan.make_engine()
+        gc.freeze()  # nothing of it is garbage, and the collector is off while ranks run
+        self._engine = engine
+        self._channel.send({"op": "ready"})
+
+    def _run(self, message: Message) -> None:
+        plan = self._plan
+        pace = Pace(message["start_ns"], plan.dilation, plan.spin_ns)
+        transport = self._open_transport()
+        runner = self._runner = Runner(
+            self._engine, transport, self._clock, pace, plan.delays_ns, plan.memory, self._attend
+        )
+        before_ns = time.thread_time_ns()
+        record = runner.run()
+        self._lingering = True
+        self._channel.send({"op": "done", "cpu_ns": time.thread_time_ns() - before_ns}, record.to_bytes())
+
+    def _attend(self) -> None:
+        """Now and then say that we live, and look whether the launcher wants something."""
+        now_ns = self._clock.now_ns()
+        if now_ns - self._beat_ns < HEARTBEAT_NS or self._runner is None:
+            return
+        self._beat_ns = now_ns
+        progress = [self._open_transport().progress_bytes(), self._runner.events]
+        self._channel.send({"op": "beat", "progress": progress, "timer": self._runner.waits_for_timer})
+        while self._channel.ready():
+            message, _ = self._channel.receive()
+            if message["op"] != "story":
+                raise RunError("stopped by the launcher.", where=f"rank {self._plan.rank}")
+            self._tell_story(message)
+
+    def _tell_story(self, _: Message) -> None:
+        runner = self._runner
+        if runner is None:
+            self._channel.send({"op": "story", "outstanding": {"receives": [], "sends": [], "operators": []}})
+            return
+        outstanding = runner.outstanding()
+        outstanding["operators"] = [self._plan.describe(row) for row in outstanding["operators"]]
+        self._channel.send({"op": "story", "outstanding": outstanding}, runner.record().to_bytes())
+
+    def _count(self, _: Message) -> None:
+        moved = self._open_transport().moved()
+        plain = {way: {str(peer): list(total) for peer, total in totals.items()} for way, totals in moved.items()}
+        self._channel.send({"op": "counted", "moved": plain})
+
+    def _report(self, error: GenieError) -> None:
+        report = {"op": "failed", "kind": type(error).__name__, "what": error.what, "where": error.where}
+        block = self._runner.record().to_bytes() if self._runner is not None else b""
+        try:
+            self._channel.send({**report, "fix": error.fix}, block)
+        except RunError:
+            return  # the launcher is gone; there is nobody left to tell
+
+
+def _crash(error: Exception) -> str:
+    """A bug of ours in one sentence: what, and in which line."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else "nowhere"
+    return f"{type(error).__name__} at {place}: {error}."
+
+
+def run_forked_agent(plan: AgentPlan, channel: Channel, parent: int) -> int:
+    """The whole life of a forked rank; its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which ends us in order
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not die_with(parent):
+        return RunError.exit_code
+    own_session()
+    gc.disable()
+    sharpen_timers()
+    try:
+        Agent(_reattached(plan, parent), channel).serve()
+    except GenieError as error:
+        return error.exit_code
+    finally:
+        channel.close()
+    return os.EX_OK
+
+
+def _reattached(plan: AgentPlan, parent: int) -> AgentPlan:
+    """The plan, but bound to the launcher's life again once inside the host."""
+
+    def enter() -> None:
+        plan.enter()
+        die_with(parent)
+
+    return AgentPlan(**{name: getattr(plan, name) for name in AgentPlan.__dataclass_fields__} | {"enter": enter})

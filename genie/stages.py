@@ -1,0 +1,288 @@
+"""One stage of the work each: load, simulate, replay, fit. What `loop` repeats and the command line offers singly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from genie.core.experiment import Experiment, ReplayRule
+from genie.core.netmodel import DimensionModel, Estimate, FabricModel, Link, NetworkModel
+from genie.core.schedule import Schedule
+from genie.core.system import Profile, System
+from genie.core.testbed import Testbed
+from genie.core.timeline import Timeline
+from genie.errors import InputError, NotReadyError
+from genie.formats.astra import read_custom_collectives, read_memory, read_network, read_system
+from genie.formats.runfile import RunWriter
+from genie.formats.workload import find_traces, load_workload
+from genie.lower import lower
+from genie.replay.launcher import LaunchOptions, Progress
+from genie.replay.local import LISTEN_PORT, Place, Replayed, ReplayOptions, replay, source_port
+from genie.simulate.builtin import simulate
+from genie.testbed.files import load_testbed
+from genie.testbed.namespaces import capability
+
+Watch = Callable[[Progress], None]
+LOOPBACK: Final = "127.1.0."
+MAX_LOOPBACK_RANKS: Final = 250
+
+FIDELITY: Final = {
+    "root": "network namespaces, every link shaped by the kernel: full fidelity of the emulation.",
+    "userns": "network namespaces inside a user namespace, every link shaped by the kernel: full fidelity; only the "
+    "priority of the rank processes cannot be raised.",
+    "none": "no namespaces here: loopback with user-space pacing. Each rank's sending rate and the delays are kept, but "
+    "there are no switches: no shared links, no ECMP, no incast at the receiver. Use it to try Genie, not to "
+    "measure.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An experiment with everything that its files say."""
+
+    experiment: Experiment
+    testbed: Testbed
+    system: System
+    schedule: Schedule
+    network: DimensionModel | None
+
+    def files(self) -> list[tuple[Path, str]]:
+        """(file, role) of every input, for the run directory."""
+        experiment = self.experiment
+        files = [(experiment.source, "experiment"), (experiment.system, "system"), (experiment.testbed, "testbed")]
+        for path, role in (
+            (experiment.memory, "memory"),
+            (experiment.network, "network"),
+            (experiment.comm_groups, "comm groups"),
+        ):
+            if path is not None:
+                files.append((path, role))
+        return files + [(path, "trace") for path in find_traces(experiment.traces).values()]
+
+
+def load(experiment: Experiment) -> Loaded:
+    """Read all inputs and lower the workload.
+
+    Raises:
+        InputError: anything wrong in any file, or more ranks than the testbed has places.
+    """
+    testbed = load_testbed(experiment.testbed)
+    system = read_system(
+        experiment.system,
+        queues_per_dim=experiment.queues_per_dim,
+        memory=read_memory(experiment.memory) if experiment.memory else None,
+    )
+    system = replace(system, profile=experiment.profile, extended=experiment.extended)
+    network = read_network(experiment.network, aware=experiment.model == "aware") if experiment.network else None
+    workload = load_workload(experiment.traces, comm_groups=experiment.comm_groups, scale_bytes=experiment.scale_bytes)
+    if workload.ranks > len(testbed.placement):
+        raise InputError(
+            f"the workload has {workload.ranks} ranks, the testbed places for {len(testbed.placement)}.",
+            where=str(experiment.testbed),
+            fix="use a larger testbed or a smaller workload.",
+        )
+    sizes = tuple(d.size for d in network.dimensions) if network else None
+    schedule = lower(workload, system, sizes, read_custom_collectives(system))
+    return Loaded(experiment, testbed, system, schedule, network)
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """Where ranks run: a fabric that is up, or loopback."""
+
+    kind: str
+    places: tuple[Place, ...]
+    routes: dict[tuple[int, int], tuple[str, ...]]
+    rate_bps: int
+    counters: Callable[[], dict[str, dict[str, int]]]
+
+
+class Lab(AbstractContextManager["Lab"]):
+    """A testbed that is up for as long as this context lasts; `hosting` makes the places of a number of ranks."""
+
+    def __init__(self, testbed: Testbed, kind: str | None = None) -> None:
+        self.testbed, self.kind = testbed, kind or capability()[0]
+        self._fabric: Any = None
+        self._context: AbstractContextManager[Any] = nullcontext()
+
+    def __enter__(self) -> Lab:
+        if self.kind != "none":
+            from genie.testbed.emulated import EmulatedFabric  # noqa: PLC0415 - pyroute2 is slow to import
+
+            self._context = EmulatedFabric(self.testbed)
+        self._fabric = self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.__exit__(None, None, None)
+
+    def hosting(self, ranks: int) -> Hosting:
+        """Places for so many ranks, with the routes that their connections take."""
+        return self._on_loopback(ranks) if self._fabric is None else self._on_fabric(ranks)
+
+    def _on_fabric(self, ranks: int) -> Hosting:
+        fabric, placement, links = self._fabric, self.testbed.placement, self.testbed.links()
+        routes = {}
+        for source in range(ranks):
+            for destination in range(ranks):
+                if source != destination:
+                    port = source_port(ranks, source, destination, 0)
+                    routes[source, destination] = fabric.route(
+                        placement[source], placement[destination], port, LISTEN_PORT
+                    )
+        delays = {pair: sum(links[name].delay_ns for name in route) for pair, route in routes.items()}
+
+        def place(rank: int) -> Place:
+            host = placement[rank]
+            return Place(fabric.address(host), lambda: fabric.enter(host), _delays_to(delays, rank))
+
+        places = tuple(place(rank) for rank in range(ranks))
+        return Hosting(self.kind, places, routes, 0, fabric.counters)
+
+    def _on_loopback(self, ranks: int) -> Hosting:
+        """Every rank has a loopback address of its own and paces itself at its host link's rate."""
+        if ranks > MAX_LOOPBACK_RANKS:
+            raise NotReadyError(f"{ranks} ranks are too many for loopback.", fix="run where namespaces are allowed.")
+        routes = shortest_routes(self.testbed, ranks)
+        links = self.testbed.links()
+        delays = {pair: sum(links[name].delay_ns for name in route) for pair, route in routes.items()}
+        places = tuple(Place(f"{LOOPBACK}{rank + 1}", delays_ns=_delays_to(delays, rank)) for rank in range(ranks))
+        slowest = min(links[route[0]].rate_bps for route in routes.values())
+        return Hosting("none", places, routes, slowest // self.testbed.dilation, dict)
+
+
+def _delays_to(delays: dict[tuple[int, int], int], rank: int) -> dict[int, int]:
+    return {source: delay for (source, destination), delay in delays.items() if destination == rank}
+
+
+def shortest_routes(testbed: Testbed, ranks: int) -> dict[tuple[int, int], tuple[str, ...]]:
+    """(source rank, destination rank) -> links of a shortest path, the first of equal ones."""
+    routes = {}
+    for destination in range(ranks):
+        host = testbed.placement[destination]
+        hops = testbed.next_hops(host)
+        for source in range(ranks):
+            if source != destination:
+                at, way = testbed.placement[source], []
+                while at != host:
+                    way.append(f"{at}>{hops[at][0]}")
+                    at = hops[at][0]
+                routes[source, destination] = tuple(way)
+    return routes
+
+
+def fabric_model(testbed: Testbed, routes: dict[tuple[int, int], tuple[str, ...]]) -> FabricModel:
+    """The testbed's own figures as a model: what a fit starts from and a prediction without measurement uses."""
+    cables = testbed.links()
+    links = tuple(
+        Link(name, Estimate(float(cable.rate_bps)), float(cable.delay_ns), cable.klass)
+        for name, cable in cables.items()
+    )
+    number = {link.name: at for at, link in enumerate(links)}
+    numbered = {pair: tuple(number[name] for name in route) for pair, route in routes.items()}
+    return FabricModel(1 + max(max(pair) for pair in routes), links, numbered)
+
+
+def load_astra(**options: Any) -> tuple[Schedule, NetworkModel, list[tuple[Path, str]], str]:
+    """(schedule, model, files with roles, name) from ASTRA-sim's own files; keys are `genie simulate`'s options.
+
+    Raises:
+        InputError: anything wrong in any file.
+    """
+    memory = options["memory"]
+    system = read_system(
+        options["system"],
+        queues_per_dim=options["num_queues_per_dim"],
+        injection_scale=options["injection_scale"],
+        rendezvous=options["rendezvous"],
+        memory=read_memory(memory) if memory else None,
+    )
+    system = replace(system, extended=options["extended"], profile=Profile(options["profile"]))
+    model = read_network(options["network"], aware=options["model"] == "aware")
+    workload = load_workload(options["workload"], comm_groups=options["comm_groups"], ranks=model.ranks)
+    sizes = tuple(d.size for d in model.dimensions)
+    schedule = lower(workload, system, sizes, read_custom_collectives(system))
+    files = [(Path(options[role]), role) for role in ("system", "network", "memory", "comm_groups") if options[role]]
+    files += [(path, "trace") for rank, path in find_traces(options["workload"]).items() if rank < model.ranks]
+    return schedule, model, files, workload.name
+
+
+def first_model(loaded: Loaded, routes: dict[tuple[int, int], tuple[str, ...]]) -> NetworkModel:
+    """The model that the experiment starts from."""
+    if loaded.experiment.model == "fabric" or loaded.network is None:
+        return fabric_model(loaded.testbed, routes)
+    return loaded.network
+
+
+def run_simulation(schedule: Schedule, model: NetworkModel, run: RunWriter) -> Timeline:
+    """Simulate into a run directory."""
+    timeline = simulate(schedule, model)
+    run.save_timeline(timeline)
+    run.finish("ok", summary(timeline))
+    return timeline
+
+
+def run_replay(
+    schedule: Schedule,
+    testbed: Testbed,
+    hosting: Hosting,
+    rule: ReplayRule,
+    run: RunWriter,
+    watch: Watch = lambda _: None,
+) -> Replayed:
+    """Replay into a run directory; a failed replay is written too, then told by the result's `error`."""
+    options = ReplayOptions(
+        dilation=testbed.dilation,
+        launch=LaunchOptions(rule.warmup, rule.repeats, rule.stall_timeout_s),
+        flows=rule.flows,
+        rate_bps=hosting.rate_bps,
+        verify=rule.verify,
+    )
+    before = hosting.counters()
+    result = replay(schedule, hosting.places, options, watch)
+    _save_counters(run, before, hosting.counters())
+    run.describe(
+        testbed={"name": testbed.name, "hosting": hosting.kind, "dilation": testbed.dilation, "mtu": testbed.mtu},
+        routes={f"{a}->{b}": list(route) for (a, b), route in hosting.routes.items()},
+        delays="added at the receiving endpoint",
+    )
+    run.save_timeline(result.timeline)
+    status = result.timeline.status.value
+    results: dict[str, Any] = {} if result.error else summary(result.timeline)
+    if result.error:
+        results["error"] = str(result.error)
+    run.finish(status, results, [check.as_dict() for check in result.checks])
+    return result
+
+
+def _save_counters(run: RunWriter, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:
+    if not after:
+        return
+    names = list(after)
+    columns: dict[str, list[Any]] = {"link": names}
+    for key in ("bytes", "packets", "drops"):
+        columns[key] = [after[name][key] - before[name][key] for name in names]
+    run.save_table("counters", columns)
+
+
+def summary(timeline: Timeline) -> dict[str, Any]:
+    """What `--json` shows of a timeline: iteration_ns, and per rank the median finish and exposed communication."""
+    import numpy as np  # noqa: PLC0415
+
+    ranks = timeline.ranks
+    rows = []
+    for rank in sorted(set(ranks.rank.tolist())):
+        chosen = ranks.rank == rank
+        finish, exposed = (int(np.median(column[chosen])) for column in (ranks.finish_ns, ranks.exposed_ns))
+        rows.append({"rank": rank, "finish_ns": finish, "exposed_ns": exposed})
+    times = timeline.iteration_times_ns().tolist()
+    return {"iteration_ns": timeline.iteration_ns, "iterations_ns": times, "ranks": rows}
+
+
+def save_inputs(run: RunWriter, files: Sequence[tuple[Path, str]]) -> None:
+    """Copy every input file into the run directory."""
+    for path, role in files:
+        run.add_input(path, role)

@@ -1,0 +1,154 @@
+"""Testbed files (YAML) -> Testbed. The schema is published as testbed/testbed.schema.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from genie.core.testbed import LinkSpec, Node, Role, Testbed, leaf_spine, single_switch
+from genie.errors import InputError
+from genie.units import parse_rate_bps, parse_size_bytes, parse_time_ns
+
+
+def _unit(parse: Any) -> BeforeValidator:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError("write a number with its unit, in quotes")  # noqa: TRY004 - pydantic wants ValueError
+        try:
+            return parse(value)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+
+    return BeforeValidator(convert, json_schema_input_type=str)
+
+
+Rate = Annotated[int, _unit(parse_rate_bps)]
+Size = Annotated[int, _unit(parse_size_bytes)]
+Duration = Annotated[int, _unit(parse_time_ns)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LinkFile(_Model):
+    """One class of links: rate of full packets' payload, one-way delay, buffer a port."""
+
+    rate: Rate
+    delay: Duration = 0
+    buffer: Size = 4 << 20
+
+    def spec(self) -> LinkSpec:
+        """As a core value."""
+        return LinkSpec(self.rate, self.delay, self.buffer)
+
+
+class LeafSpineFile(_Model):
+    """Two-tier Clos."""
+
+    kind: Literal["leaf-spine"]
+    hosts: int = Field(ge=2, le=1024)
+    leaves: int = Field(ge=1, le=64)
+    spines: int = Field(ge=1, le=64)
+
+
+class SingleSwitchFile(_Model):
+    """All hosts on one switch."""
+
+    kind: Literal["single-switch"]
+    hosts: int = Field(ge=2, le=1024)
+
+
+class CustomFile(_Model):
+    """Any graph: link ends as pairs, each with a class of `links`."""
+
+    kind: Literal["custom"]
+    hosts: list[str]
+    switches: list[str]
+    cables: list[tuple[str, str, str]] = Field(description="[end, end, link class]")
+
+
+class TestbedFile(_Model):
+    """A testbed file."""
+
+    __test__ = False
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    kind: Literal["emulated"]
+    topology: LeafSpineFile | SingleSwitchFile | CustomFile = Field(discriminator="kind")
+    links: dict[str, LinkFile] = Field(description="link class -> what its links are like; host and fabric are needed")
+    dilation: int = Field(1000, ge=1, le=1_000_000)
+    mtu: int = 4200
+    ecmp_seed: int = Field(7, ge=1, le=1 << 30)
+    ecmp_hash: Literal["5-tuple", "addresses"] = "5-tuple"
+    placement: list[str] | None = Field(None, description="rank i runs on placement[i]; default: rank i on host i")
+
+    def testbed(self) -> Testbed:
+        """As a core value, checked."""
+        nodes, cables = self._graph()
+        hosts = [node.name for node in nodes if node.role is Role.HOST]
+        return Testbed(
+            name=self.name,
+            nodes=nodes,
+            cables=cables,
+            placement=tuple(self.placement or hosts),
+            dilation=self.dilation,
+            mtu=self.mtu,
+            hash_ports=self.ecmp_hash == "5-tuple",
+        )
+
+    def _link(self, klass: str) -> LinkSpec:
+        if klass not in self.links:
+            raise InputError(f"links of class {klass!r} are used but not described.", fix=f"add links.{klass}.")
+        return self.links[klass].spec()
+
+    def _graph(self) -> tuple[tuple[Node, ...], Any]:
+        shape = self.topology
+        if isinstance(shape, LeafSpineFile):
+            return leaf_spine(
+                shape.hosts, shape.leaves, shape.spines, self._link("host"), self._link("fabric"), self.ecmp_seed
+            )
+        if isinstance(shape, SingleSwitchFile):
+            return single_switch(shape.hosts, self._link("host"), self.ecmp_seed)
+        nodes = [Node(name, Role.HOST) for name in shape.hosts]
+        nodes += [Node(name, Role.SWITCH, self.ecmp_seed + at) for at, name in enumerate(shape.switches)]
+        return tuple(nodes), tuple(self._link(klass).cable(a, b, klass) for a, b, klass in shape.cables)
+
+
+def parse_testbed(content: Any, where: str) -> Testbed:
+    """A testbed from the content of its file.
+
+    Raises:
+        InputError: names every wrong field.
+    """
+    try:
+        return TestbedFile.model_validate(content).testbed()
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InputError(wrong, where=where, fix="testbed/testbed.schema.json describes the file.") from error
+    except InputError as error:
+        raise InputError(
+            error.what, where=f"{where} ({error.where})" if error.where else where, fix=error.fix
+        ) from error
+
+
+def load_testbed(path: Path | str) -> Testbed:
+    """Read a testbed file.
+
+    Raises:
+        InputError: missing, no YAML, or a wrong field.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}.", where=str(path)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"is no YAML: {' '.join(str(error).split())}.", where=str(path)) from error
+    return parse_testbed(content, str(path))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of testbed files."""
+    return TestbedFile.model_json_schema()
