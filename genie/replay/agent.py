@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +73,7 @@ class Agent:
     def __init__(self, plan: AgentPlan, channel: Channel) -> None:
         self._plan, self._channel, self._clock = plan, channel, plan.clock
         self._transport: Transport | None = None
+        self._engine: Engine | None = None
         self._runner: Runner | None = None
         self._lingering = False
         self._beat_ns = 0
@@ -130,20 +131,19 @@ class Agent:
 
     def _prepare(self, _: Message) -> None:
         self._lingering = False
-        plan = self._plan
-        self._runner = None
-        engine = plan.make_engine()
-        gc.freeze()  # nothing of it is garbage, and the collector is off while ranks run
-        self._engine = engine
+        self._runner = self._engine = None
+        gc.collect()  # now, since it is off while ranks run
+        self._engine = self._plan.make_engine()
         self._channel.send({"op": "ready"})
 
     def _run(self, message: Message) -> None:
-        plan = self._plan
+        plan, engine = self._plan, self._engine
+        if engine is None:
+            raise InternalError("told to run before it was prepared.")
         pace = Pace(message["start_ns"], plan.dilation, plan.spin_ns)
         transport = self._open_transport()
-        runner = self._runner = Runner(
-            self._engine, transport, self._clock, pace, plan.delays_ns, plan.memory, self._attend
-        )
+        runner = Runner(engine, transport, self._clock, pace, plan.delays_ns, plan.memory, self._attend)
+        self._runner = runner
         before_ns = time.thread_time_ns()
         record = runner.run()
         self._lingering = True
@@ -164,13 +164,17 @@ class Agent:
             self._tell_story(message)
 
     def _tell_story(self, _: Message) -> None:
-        runner = self._runner
-        if runner is None:
-            self._channel.send({"op": "story", "outstanding": {"receives": [], "sends": [], "operators": []}})
-            return
-        outstanding = runner.outstanding()
+        self._channel.send({"op": "story", "outstanding": self._outstanding()}, self._seen())
+
+    def _outstanding(self) -> dict[str, list[Any]]:
+        if self._runner is None:
+            return {"receives": [], "sends": [], "operators": []}
+        outstanding = self._runner.outstanding()
         outstanding["operators"] = [self._plan.describe(row) for row in outstanding["operators"]]
-        self._channel.send({"op": "story", "outstanding": outstanding}, runner.record().to_bytes())
+        return outstanding
+
+    def _seen(self) -> bytes:
+        return self._runner.record().to_bytes() if self._runner is not None else b""
 
     def _count(self, _: Message) -> None:
         moved = self._open_transport().moved()
@@ -178,10 +182,9 @@ class Agent:
         self._channel.send({"op": "counted", "moved": plain})
 
     def _report(self, error: GenieError) -> None:
-        report = {"op": "failed", "kind": type(error).__name__, "what": error.what, "where": error.where}
-        block = self._runner.record().to_bytes() if self._runner is not None else b""
+        report = {"op": "failed", "kind": type(error).__name__, "outstanding": self._outstanding()}
         try:
-            self._channel.send({**report, "fix": error.fix}, block)
+            self._channel.send({**report, "what": error.what, "where": error.where, "fix": error.fix}, self._seen())
         except RunError:
             return  # the launcher is gone; there is nobody left to tell
 
@@ -202,6 +205,7 @@ def run_forked_agent(plan: AgentPlan, channel: Channel, parent: int) -> int:
     if not die_with(parent):
         return RunError.exit_code
     own_session()
+    gc.freeze()  # what was inherited need not be looked through, nor copied because of it
     gc.disable()
     sharpen_timers()
     try:
@@ -220,4 +224,4 @@ def _reattached(plan: AgentPlan, parent: int) -> AgentPlan:
         plan.enter()
         die_with(parent)
 
-    return AgentPlan(**{name: getattr(plan, name) for name in AgentPlan.__dataclass_fields__} | {"enter": enter})
+    return replace(plan, enter=enter)

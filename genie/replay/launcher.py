@@ -1,32 +1,36 @@
-"""Runs a replay on this machine: a process a rank, a common start, a watchdog, and everything collected at the end."""
+"""Runs a replay on this machine: starts the ranks, agrees on starts, watches over them, brings everything home."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+import selectors
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from genie import errors
 from genie.core.timeline import Status
-from genie.errors import RunError
-from genie.replay.agent import AgentPlan, run_forked_agent
-from genie.replay.control import Channel, Message
+from genie.errors import GenieError, RunError
+from genie.replay.agent import AgentPlan
+from genie.replay.clock import Clock, RealClock
+from genie.replay.control import Message
+from genie.replay.interrupt import InterruptedRunError, Interrupts
+from genie.replay.ranks import Rank, Spawn, first_killed, fork
 from genie.replay.record import RankRecord
 from genie.replay.story import Outstanding, tell
+from genie.replay.watchdog import Patience, Trouble, Verdict, Watchdog
+from genie.units import ns_to_s, s_to_ns
 
-CONNECT_TIMEOUT_S: Final = 20.0
-START_MARGIN_NS: Final = 60_000_000
-"""Between the order to run and the common start, so that every rank has its engine ready."""
+CONNECT_NS: Final = 20_000_000_000
+START_MARGIN_NS: Final = 30_000_000
+"""Between the order to run and the common start: every rank is ready by then, the order only has to reach it."""
 
-SILENCE_S: Final = 5.0
-"""A rank that has not been heard of for this long (it beats five times a second) is stopped or starved."""
+TICK_S: Final = 0.1
+STORY_NS: Final = 1_000_000_000
+POST_MORTEM_MS: Final = 200
+GRACE_MS: Final = 1_000
 
-STORY_S: Final = 1.0
+Moved = dict[str, dict[int, list[int]]]
+"""What one rank's transport counted: "sent" or "received" -> peer -> [messages, bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,21 @@ class Progress:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a launch brought back: records by iteration and rank, what was moved, and how it ended."""
+    """What a launch brought back.
+
+    Attributes:
+        records: recorded iterations, each rank -> its record; incomplete where the run failed.
+        moved: rank -> what its transport counted, warm-up included; empty where the run failed.
+        cpu_ns: rank -> processor time of all its iterations.
+        status: FAILED, or PARTIAL after an interrupt, if `error` is set.
+        error: what ended the run early.
+    """
 
     records: list[dict[int, RankRecord]] = field(default_factory=list)
-    moved: dict[int, dict[str, dict[int, list[int]]]] = field(default_factory=dict)
-    baseline: dict[int, dict[str, dict[int, list[int]]]] = field(default_factory=dict)
+    moved: dict[int, Moved] = field(default_factory=dict)
     cpu_ns: dict[int, int] = field(default_factory=dict)
     status: Status = Status.OK
-    error: RunError | None = None
+    error: GenieError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +70,17 @@ class LaunchOptions:
         warmup: iterations that are not recorded.
         repeats: iterations that are.
         stall_timeout_s: give up when no byte moves and no timer runs for this long.
+        silence_timeout_s: give up when a rank says nothing for this long (it does five times a second).
     """
 
     warmup: int = 1
     repeats: int = 1
     stall_timeout_s: float = 10.0
+    silence_timeout_s: float = 5.0
 
-
-class _Child:
-    def __init__(self, rank: int, pid: int, channel: Channel) -> None:
-        self.rank, self.pid, self.channel = rank, pid, channel
-        self.heard_s = time.monotonic()
-        self.progress: tuple[int, int] = (0, 0)
-        self.timer = False
-        self.done = False
+    def patience(self) -> Patience:
+        """For the watchdog."""
+        return Patience(silence_ns=s_to_ns(self.silence_timeout_s), stall_ns=s_to_ns(self.stall_timeout_s))
 
 
 def launch(
@@ -80,6 +88,8 @@ def launch(
     options: LaunchOptions,
     watch: Callable[[Progress], None] = lambda _: None,
     peers_of: Callable[[int], set[int]] | None = None,
+    spawn: Spawn = fork,
+    clock: Clock | None = None,
 ) -> Outcome:
     """Run a replay.
 
@@ -88,21 +98,32 @@ def launch(
         options: repeats and patience.
         watch: told about progress.
         peers_of: whom a rank exchanges messages with; everybody when absent.
+        spawn: how ranks are started: ranks.fork or ranks.thread.
+        clock: the launcher's.
 
     Returns:
         What was measured; `status` and `error` tell of a run that failed or was interrupted, with what there is of it.
+        No process of it is left.
     """
-    launcher = _Launcher(plans, options, watch, peers_of or (lambda _: set(range(len(plans)))))
-    try:
-        launcher.run()
-    except RunError as error:
-        launcher.outcome.status, launcher.outcome.error = Status.FAILED, error
-    except KeyboardInterrupt:
-        launcher.outcome.status = Status.PARTIAL
-        launcher.outcome.error = RunError("interrupted; what had been measured is kept.")
-    finally:
-        launcher.close()
+    everybody = set(range(len(plans)))
+    with Interrupts() as interrupts:
+        launcher = _Launcher(plans, options, watch, peers_of or (lambda _: everybody), spawn, clock or RealClock())
+        launcher.check = interrupts.check
+        try:
+            launcher.run()
+        except GenieError as error:
+            launcher.fail(error)
+        finally:
+            launcher.close()
     return launcher.outcome
+
+
+class _RankFailedError(GenieError):
+    """A rank reported `error`, or is gone without a word."""
+
+    def __init__(self, rank: Rank, error: GenieError | None = None) -> None:
+        super().__init__(f"{rank} failed.")
+        self.rank, self.error = rank, error
 
 
 class _Launcher:
@@ -112,186 +133,213 @@ class _Launcher:
         options: LaunchOptions,
         watch: Callable[[Progress], None],
         peers_of: Callable[[int], set[int]],
+        spawn: Spawn,
+        clock: Clock,
     ) -> None:
         self._plans, self._options, self._watch, self._peers_of = plans, options, watch, peers_of
-        self._children: list[_Child] = []
+        self._spawn, self._clock = spawn, clock
+        self._watchdog = Watchdog(options.patience())
+        self._ranks: list[Rank] = []
+        self._bytes: dict[int, int] = {}
+        self._iteration = 0
+        self._waiting: dict[int, Rank] = {}
+        self._told: dict[int, Outstanding] = {}
+        self.check: Callable[[], None] = lambda: None
         self.outcome = Outcome()
-        self._iteration = -options.warmup
-        self._running = False  # beats come only while iterations run; connecting has its own deadline
-        self._moved_s = time.monotonic()
 
     def run(self) -> None:
+        """All phases, one after the other."""
         for plan in self._plans:
-            self._children.append(self._fork(plan))
+            self.check()
+            self._ranks.append(self._spawn(plan, self._ranks))
         self._connect()
-        self._running = True
         for iteration in range(-self._options.warmup, self._options.repeats):
-            self._iteration = iteration
-            self._run_once()
-        for child in self._children:
-            child.channel.send({"op": "stop"})
+            self._run_once(iteration)
+        self._order({"op": "count"})
+        self._gather("counted", lambda rank, message, _: self._take_count(rank, message))
+        self._order({"op": "stop"})
 
-    def _fork(self, plan: AgentPlan) -> _Child:
-        ours, theirs = socket.socketpair()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            code = 70
-            try:
-                ours.close()
-                for child in self._children:
-                    child.channel.close()
-                code = run_forked_agent(plan, Channel(theirs), parent)
-            finally:
-                os._exit(code)
-        theirs.close()
-        return _Child(plan.rank, pid, Channel(ours))
+    def _order(self, message: Message) -> None:
+        for rank in self._ranks:
+            self._send(rank, message)
+
+    def _send(self, rank: Rank, message: Message) -> None:
+        try:
+            rank.channel.send(message)
+        except RunError:
+            self._receive(rank)  # it may have said why before it went
+            raise _RankFailedError(rank) from None
 
     def _connect(self) -> None:
         endpoints: dict[int, Any] = {}
-        self._gather("opened", lambda child, message, _: endpoints.update({child.rank: message["endpoint"]}))
-        deadline_ns = time.monotonic_ns() + int(CONNECT_TIMEOUT_S * 1e9)
-        for child in self._children:
-            peers = {p: endpoints[p] for p in sorted(self._peers_of(child.rank) - {child.rank})}
-            child.channel.send({"op": "connect", "peers": peers, "deadline_ns": deadline_ns})
+        self._gather("opened", lambda rank, message, _: endpoints.update({rank.rank: message["endpoint"]}))
+        deadline_ns = self._clock.now_ns() + CONNECT_NS
+        for rank in self._ranks:
+            peers = {peer: endpoints[peer] for peer in sorted(self._peers_of(rank.rank) - {rank.rank})}
+            self._send(rank, {"op": "connect", "peers": peers, "deadline_ns": deadline_ns})
         self._gather("connected", lambda *_: None)
 
-    def _run_once(self) -> None:
-        start_ns = time.monotonic_ns() + START_MARGIN_NS
+    def _run_once(self, iteration: int) -> None:
+        self._iteration = iteration
+        self._order({"op": "prepare"})
+        self._gather("ready", lambda *_: None)
         records: dict[int, RankRecord] = {}
-
-        def take(child: _Child, message: Message, block: bytes) -> None:
-            records[child.rank] = RankRecord.from_bytes(block)
-            self.outcome.moved[child.rank] = _numbers(message["moved"])
-            self.outcome.cpu_ns[child.rank] = message["cpu_ns"]
-
-        if self._iteration >= 0:
+        if iteration >= 0:
             self.outcome.records.append(records)
-        for child in self._children:
-            child.channel.send({"op": "run", "start_ns": start_ns})
-        self._gather("done", take)
-        if self._iteration == -1:
-            self.outcome.baseline = dict(self.outcome.moved)
 
-    def _gather(self, op: str, take: Callable[[_Child, Message, bytes], None]) -> None:
-        """Wait until every child has sent `op`; meanwhile watch over them all."""
-        self._moved_s = time.monotonic()
-        for child in self._children:
-            child.done, child.heard_s = False, time.monotonic()
-        while waiting := [child for child in self._children if not child.done]:
-            ready = select.select([child.channel for child in waiting], [], [], 0.1)[0]
-            for child in [child for child in waiting if child.channel in ready]:
-                self._listen(child, op, take)
-            self._guard([child for child in waiting if not child.done])
-            self._tell(op)
+        def take(rank: Rank, message: Message, block: bytes) -> None:
+            records[rank.rank] = RankRecord.from_bytes(block)
+            self.outcome.cpu_ns[rank.rank] = self.outcome.cpu_ns.get(rank.rank, 0) + message["cpu_ns"]
 
-    def _listen(self, child: _Child, op: str, take: Callable[[_Child, Message, bytes], None]) -> None:
+        self._order({"op": "run", "start_ns": self._clock.now_ns() + START_MARGIN_NS})
+        self._gather("done", take, running=True)
+
+    def _take_count(self, rank: Rank, message: Message) -> None:
+        self.outcome.moved[rank.rank] = {
+            way: {int(peer): total for peer, total in totals.items()} for way, totals in message["moved"].items()
+        }
+
+    def _gather(self, op: str, take: Callable[[Rank, Message, bytes], None], *, running: bool = False) -> None:
+        """Wait until every rank has answered `op`; meanwhile watch over them all."""
+        self._waiting = {rank.rank: rank for rank in self._ranks}
+        self._watchdog.begin(self._waiting, self._clock.now_ns(), running=running)
+        with selectors.DefaultSelector() as selector:
+            for rank in self._ranks:
+                selector.register(rank.channel, selectors.EVENT_READ, rank)
+            while self._waiting:
+                for key, _ in selector.select(TICK_S):
+                    if self._listen(key.data, op, take):
+                        selector.unregister(key.fileobj)
+                self.check()
+                self._judge()
+                if running:
+                    self._show()
+
+    def _listen(self, rank: Rank, op: str, take: Callable[[Rank, Message, bytes], None]) -> bool:
+        """Take one message; whether it was the one waited for."""
+        message, block = self._receive(rank)
+        if message["op"] == "beat":
+            self._bytes[rank.rank] = message["progress"][0]
+            self._watchdog.report(rank.rank, self._clock.now_ns(), tuple(message["progress"]), timer=message["timer"])
+        elif message["op"] == op:
+            take(rank, message, block)
+            del self._waiting[rank.rank]
+            self._watchdog.finish(rank.rank, self._clock.now_ns())
+            return True
+        return False
+
+    def _receive(self, rank: Rank) -> tuple[Message, bytes]:
         try:
-            message, block = child.channel.receive()
+            message, block = rank.channel.receive()
         except RunError as error:
-            raise self._dead(child) from error
-        child.heard_s = time.monotonic()
-        if message["op"] == op:
-            child.done = True
-            self._moved_s = child.heard_s
-            take(child, message, block)
-        elif message["op"] == "beat":
-            self._beat(child, message)
-        elif message["op"] == "failed":
-            self._keep(child, block)
-            raise self._first_cause(child, message)
+            raise _RankFailedError(rank) from error
+        if message["op"] == "failed":
+            self._take_story(rank, message, block)
+            raise _RankFailedError(rank, _as_error(rank, message))
+        return message, block
 
-    def _beat(self, child: _Child, message: Message) -> None:
-        progress = (message["bytes"], message["events"])
-        if progress != child.progress:
-            child.progress, self._moved_s = progress, time.monotonic()
-        child.timer = message["timer"]
+    def _judge(self) -> None:
+        verdict = self._watchdog.verdict(self._clock.now_ns())
+        if verdict is not None:
+            raise _trouble(verdict, self._ranks)
 
-    def _guard(self, waiting: list[_Child]) -> None:
-        now_s = time.monotonic()
-        for child in waiting:
-            if self._running and now_s - child.heard_s > SILENCE_S:
-                raise RunError(
-                    f"rank {child.rank} (process {child.pid}) has not been heard of for {SILENCE_S:g} s.",
-                    where=f"rank {child.rank}",
-                    fix="is it stopped, or is the machine overloaded?",
-                )
-        stalled = now_s - self._moved_s > self._options.stall_timeout_s
-        if self._running and waiting and stalled and not any(child.timer for child in waiting):
-            raise RunError(
-                f"nothing has moved for {self._options.stall_timeout_s:g} s: {self._stories(waiting)}",
-                fix="genie trace check finds receives without sends; genie testbed check finds broken paths.",
-            )
+    def _show(self) -> None:
+        done = len(self._ranks) - len(self._waiting)
+        self._watch(Progress(self._iteration, done, len(self._ranks), sum(self._bytes.values()) // 2))
 
-    def _stories(self, waiting: list[_Child]) -> str:
-        """Ask everybody what they wait for; keep what they had measured."""
-        outstanding: dict[int, Outstanding] = {}
-        for child in waiting:
-            with contextlib.suppress(RunError):
-                child.channel.send({"op": "story"})
-        deadline_s = time.monotonic() + STORY_S
-        missing = list(waiting)
-        while missing and time.monotonic() < deadline_s:
-            for channel in select.select([child.channel for child in missing], [], [], 0.1)[0]:
-                child = next(child for child in missing if child.channel is channel)
-                try:
-                    message, block = child.channel.receive()
-                except RunError:
-                    missing.remove(child)
-                    continue
-                if message["op"] == "story":
-                    missing.remove(child)
-                    self._keep(child, block)
-                    outstanding[child.rank] = message["outstanding"]
-        return tell(outstanding)
+    def fail(self, error: GenieError) -> None:
+        """Keep what was measured so far, find out why, set the outcome's error."""
+        self.outcome.status = Status.PARTIAL if isinstance(error, InterruptedRunError) else Status.FAILED
+        if isinstance(error, _RankFailedError):
+            error = _first_cause(self._ranks, error)
+        blame = self._collect_stories()
+        if blame and not isinstance(error, InterruptedRunError):
+            error = type(error)(f"{error.what} At that moment {blame}", where=error.where, fix=error.fix)
+        self.outcome.error = error
 
-    def _keep(self, child: _Child, block: bytes) -> None:
-        if block and self.outcome.records and child.rank not in self.outcome.records[-1]:
-            self.outcome.records[-1][child.rank] = RankRecord.from_bytes(block)
+    def _collect_stories(self) -> str:
+        """Ask every rank that was still at work what it waited for and measured; what follows from the answers."""
+        deadline_ns = self._clock.now_ns() + STORY_NS
+        with selectors.DefaultSelector() as selector:
+            for number, rank in self._waiting.items():
+                if number not in self._told and _ask(rank):
+                    selector.register(rank.channel, selectors.EVENT_READ, rank)
+            while selector.get_map() and (left_ns := deadline_ns - self._clock.now_ns()) > 0:
+                for key, _ in selector.select(ns_to_s(left_ns)):
+                    if self._hear_story(key.data):
+                        selector.unregister(key.fileobj)
+        if not self._told:
+            return ""
+        finished = {rank.rank for rank in self._ranks} - set(self._waiting)
+        return tell(self._told, finished, set(self._waiting) - set(self._told))
 
-    def _dead(self, child: _Child) -> RunError:
-        _, status = os.waitpid(child.pid, 0)
-        child.pid = 0
-        code = os.waitstatus_to_exitcode(status)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return RunError(f"rank {child.rank} {how}.", where=f"rank {child.rank}", fix="look at what ended it.")
+    def _hear_story(self, rank: Rank) -> bool:
+        """Take one message; whether nothing more is to be expected."""
+        try:
+            message, block = rank.channel.receive()
+        except RunError:
+            return True
+        if message["op"] == "done":
+            self._keep(rank.rank, block)
+        if message["op"] not in {"story", "failed"}:
+            return False
+        self._take_story(rank, message, block)
+        return True
 
-    def _first_cause(self, child: _Child, message: Message) -> RunError:
-        """A rank that lost its peer complains before the peer's end is seen: look for a dead one first."""
-        for other in self._children:
-            if other.pid and other is not child and os.waitpid(other.pid, os.WNOHANG)[0]:
-                other_error = RunError(f"rank {other.rank} died; {message['what']}", where=f"rank {other.rank}")
-                other.pid = 0
-                return other_error
-        return RunError(message["what"], where=message["where"] or f"rank {child.rank}", fix=message["fix"])
+    def _take_story(self, rank: Rank, message: Message, block: bytes) -> None:
+        self._keep(rank.rank, block)
+        self._told[rank.rank] = message["outstanding"]
 
-    def _tell(self, op: str) -> None:
-        if op == "done":
-            done = sum(child.done for child in self._children)
-            moved = sum(child.progress[0] for child in self._children) // 2
-            self._watch(Progress(self._iteration, done, len(self._children), moved))
+    def _keep(self, rank: int, block: bytes) -> None:
+        """A record of the recorded iteration that is under way."""
+        if block and self._iteration >= 0 and self.outcome.records:
+            self.outcome.records[-1].setdefault(rank, RankRecord.from_bytes(block))
 
     def close(self) -> None:
-        """No child outlives this."""
-        for child in self._children:
-            child.channel.close()
-        grace_s = 1.0 if self.outcome.status is Status.OK else 0.0
-        deadline_s = time.monotonic() + grace_s
-        for child in self._children:
-            while child.pid:
-                _reap(child, kill=time.monotonic() >= deadline_s)
+        """No rank outlives this."""
+        grace_ms = GRACE_MS if self.outcome.status is Status.OK else 0
+        for rank in self._ranks:
+            rank.end(grace_ms)
 
 
-def _reap(child: _Child, *, kill: bool) -> None:
-    """Collect a child that has ended, or end it."""
-    if kill:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
-    if os.waitpid(child.pid, 0 if kill else os.WNOHANG)[0]:
-        child.pid = 0
-    else:
-        time.sleep(0.002)
+def _ask(rank: Rank) -> bool:
+    """Ask for a rank's story; whether there may be an answer."""
+    try:
+        rank.channel.send({"op": "story"})
+    except RunError:
+        return not rank.ended()
+    return True
 
 
-def _numbers(moved: Mapping[str, Mapping[str, list[int]]]) -> dict[str, dict[int, list[int]]]:
-    return {way: {int(peer): total for peer, total in totals.items()} for way, totals in moved.items()}
+def _as_error(rank: Rank, message: Message) -> GenieError:
+    """The error that a rank reported, as it was there."""
+    kind = getattr(errors, message["kind"], RunError)
+    made: GenieError = kind(message["what"], where=message["where"] or f"rank {rank.rank}", fix=message["fix"])
+    return made
+
+
+def _first_cause(ranks: Sequence[Rank], failed: _RankFailedError) -> GenieError:
+    """A rank that lost its peer may complain before the peer's own end is seen: look for a killed one first."""
+    killed = first_killed(ranks, POST_MORTEM_MS)
+    if killed is not None:
+        return RunError(f"{killed} {killed.ended()}.", where=f"rank {killed.rank}", fix="look at what killed it.")
+    if failed.error is not None:
+        return failed.error
+    return RunError(f"{failed.rank} {failed.rank.ended() or 'hung up'}.", where=f"rank {failed.rank.rank}")
+
+
+def _trouble(verdict: Verdict, ranks: Sequence[Rank]) -> RunError:
+    seconds = f"{ns_to_s(verdict.for_ns):.1f} s"
+    names = ", ".join(str(rank) for rank in ranks if rank.rank in verdict.ranks)
+    if verdict.trouble is Trouble.SILENT:
+        return RunError(
+            f"not heard of for {seconds}: {names}.", fix="is the process stopped, or the machine overloaded?"
+        )
+    if verdict.trouble is Trouble.OVERDUE:
+        return RunError(
+            f"not ready after {seconds}: {names}.", fix="is the machine overloaded, or the trace too large?"
+        )
+    return RunError(
+        f"nothing has moved for {seconds}.",
+        fix="genie trace check finds receives without sends; look for broken paths, too.",
+    )

@@ -110,8 +110,8 @@ class RankRecord:
             raise RunError("a rank's record is cut short.")
         numbers = np.frombuffer(data, _WIRE).astype(np.int64)
         finish_ns, compute_ns, *rows = numbers[:_HEAD].tolist()
-        kinds = (OperatorRows, SendRows, ReceiveRows)
-        lengths = [count * len(kind.SCHEMA) for kind, count in zip(kinds, rows, strict=True)]
+        widths = (len(OperatorRows.SCHEMA), len(SendRows.SCHEMA), len(ReceiveRows.SCHEMA))
+        lengths = [count * width for count, width in zip(rows, widths, strict=True)]
         if min(rows) < 0 or _HEAD + sum(lengths) != len(numbers):
             raise RunError("a rank's record is not as long as it says.")
         operators, sends, receives, _ = np.split(numbers[_HEAD:], np.cumsum(lengths))
