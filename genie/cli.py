@@ -35,8 +35,8 @@ class _Commands(click.Group):
 def cli() -> None:
     """Test the network of an AI cluster without its GPUs.
 
-    Turns a workload's execution trace into the messages that its collectives send, lets CPU hosts send them across a real
-    or emulated fabric, and fits ASTRA-sim's network model to what was measured.
+    Turns a workload's execution trace into the messages that its collectives send, lets CPU hosts send them across a
+    real or emulated fabric, and fits ASTRA-sim's network model to what was measured.
     """
 
 
@@ -48,7 +48,11 @@ def as_json(command: Any) -> Any:
 def runs_folder(command: Any) -> Any:
     """The --out option."""
     return click.option(
-        "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for run directories."
+        "--out",
+        type=click.Path(path_type=Path),
+        default=Path("runs"),
+        show_default=True,
+        help="Folder for run directories.",
     )(command)
 
 

@@ -1,4 +1,4 @@
-"""What people see: tables on standard output, progress on standard error (a live line in a terminal, else plain lines)."""
+"""What people see: tables on standard output, progress on standard error (live in a terminal, else plain lines)."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ class Console:
             f"{found.messages} messages; error of their completion times: median {found.median_error:.2%}, "
             f"p90 {found.p90_error:.2%}; {len(found.outliers)} outliers"
         )
-        for row in found.outliers[:10]:
+        for far in found.outliers[:10]:
             self._out.print(
-                f"  outlier: iteration {row.iteration}, {row.src} -> {row.dst}, {row.size_bytes} bytes, "
-                f"{row.residual_ns:+} ns"
+                f"  outlier: iteration {far.iteration}, {far.src} -> {far.dst}, {far.size_bytes} bytes, "
+                f"{far.residual_ns:+} ns"
             )
         if output is not None:
             self._out.print(f"network file: {output}", markup=False)

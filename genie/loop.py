@@ -1,7 +1,6 @@
-"""The closed loop: simulate -> replay -> fit the network model to what was measured -> simulate again, until they agree."""
+"""The closed loop: simulate, replay, fit the network model to what was measured, and again, until they agree."""
 
 from __future__ import annotations
-
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -116,7 +116,7 @@ def data_parallel(ranks: int, size_bytes: int, layers: int = 4, compute_us: int 
 
 
 def pipeline(ranks: int, size_bytes: int, microbatches: int = 4, compute_us: int = 200) -> Workload:
-    """One-forward-one-backward pipeline, a stage a rank; activations and gradients of `size_bytes` pass between stages."""
+    """One-forward-one-backward pipeline, a stage a rank; `size_bytes` pass between stages in either direction."""
     traces = [_Trace(rank) for rank in range(ranks)]
     for stage, trace in enumerate(traces):
         _one_forward_one_backward(trace, stage, ranks, microbatches, size_bytes, compute_us)
@@ -174,7 +174,7 @@ def mixture_of_experts(ranks: int, size_bytes: int, layers: int = 2, compute_us:
 
 
 def hybrid(ranks: int, size_bytes: int, layers: int = 2, compute_us: int = 200) -> Workload:
-    """Tensor parallel in pairs of neighbours, data parallel across the pairs: collectives of different groups overlap."""
+    """Tensor parallel in pairs of neighbours, data parallel across the pairs: collectives of several groups."""
     if ranks % 2:
         raise InputError(f"pairs of ranks need an even number of them, not {ranks}.")
     pairs = [Group(str(1 + k), (2 * k, 2 * k + 1)) for k in range(ranks // 2)]

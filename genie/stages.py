@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from genie.core.experiment import Experiment, ReplayRule
 from genie.core.netmodel import DimensionModel, Estimate, FabricModel, Link, NetworkModel
@@ -33,7 +33,7 @@ FIDELITY: Final = {
     "root": "network namespaces, every link shaped by the kernel: full fidelity of the emulation.",
     "userns": "network namespaces inside a user namespace, every link shaped by the kernel: full fidelity; only the "
     "priority of the rank processes cannot be raised.",
-    "none": "no namespaces here: loopback with user-space pacing. Each rank's sending rate and the delays are kept, but "
+    "none": "no namespaces here: loopback with user-space pacing. Each rank's sending rate and the delays hold, but "
     "there are no switches: no shared links, no ECMP, no incast at the receiver. Use it to try Genie, not to "
     "measure.",
 }
@@ -108,7 +108,7 @@ class Lab(AbstractContextManager["Lab"]):
         self._fabric: Any = None
         self._context: AbstractContextManager[Any] = nullcontext()
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         if self.kind != "none":
             from genie.testbed.emulated import EmulatedFabric  # noqa: PLC0415 - pyroute2 is slow to import
 

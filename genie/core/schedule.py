@@ -310,14 +310,14 @@ class Schedule:
             groups = self.workload.traces[part.rank].nodes.group.tolist()
             turns = Turns(self.system.queues_per_dim)
             columns = (part.operators.kind, part.operators.collective, part.operators.size_bytes)
-            for row, (kind, at, size_bytes) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            for row, (kind, at, message_bytes) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
                 if kind == OpKind.COLLECTIVE:
                     sends = collective_sends(self.collectives[at], part.rank, turns)
-                    size_bytes = sum(size * count for _, size, count in sends)
-                elif kind != OpKind.SEND:
-                    continue
-                if size_bytes:
-                    totals[groups[row]] = totals.get(groups[row], 0) + size_bytes
+                    sent = sum(size * count for _, size, count in sends)
+                else:
+                    sent = message_bytes if kind == OpKind.SEND else 0
+                if sent:
+                    totals[groups[row]] = totals.get(groups[row], 0) + sent
         return totals
 
     def expected(self) -> dict[tuple[int, int], MessageCount]:

@@ -121,13 +121,16 @@ class _Fit:
     def _minimise(self, vector: Floats) -> Floats:
         from scipy.optimize import least_squares  # noqa: PLC0415 - a second to import, needed only here
 
-        def inner(entries: Floats) -> Floats:
-            return self._with(vector, entries)
+        def residuals(entries: Floats) -> Floats:
+            return self.residuals(self._with(vector, entries))
+
+        def jacobian(entries: Floats) -> Floats:
+            return self.jacobian(self._with(vector, entries))
 
         found = least_squares(
-            lambda entries: self.residuals(inner(entries)),
+            residuals,
             vector[self.free],
-            jac=lambda entries: self.jacobian(inner(entries)),
+            jac=jacobian,
             bounds=([self._lowest(at) for at in self.free], np.inf),
             x_scale=[0.1 if self.parameters[at].rate else 1000.0 for at in self.free],
             loss="soft_l1",
@@ -135,7 +138,7 @@ class _Fit:
             ftol=1e-7,
             max_nfev=40,
         )
-        return inner(found.x)
+        return self._with(vector, found.x)
 
     def _with(self, vector: Floats, entries: Floats) -> Floats:
         full = vector.copy()
@@ -157,7 +160,8 @@ class _Fit:
 
     def _give_up(self, at: int) -> None:
         name, value = self.parameters[at].name, self.parameters[at].value
-        why = f"the messages cannot tell the {name} (their sizes or paths are too much alike): it stays as given, {value:g}."
+        alike = "their sizes or paths are too much alike"
+        why = f"the messages cannot tell the {name} ({alike}): it stays as given, {value:g}."
         if not self.hold:
             raise InputError(why, fix="replay messages of different sizes, or allow it to be held.")
         self.unidentified.append(why)

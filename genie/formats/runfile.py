@@ -177,7 +177,7 @@ def _arrow(pa: Any, column: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars in JSON."""
+    """Numpy scalars in JSON."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written to run.json")
@@ -251,13 +251,13 @@ class Run:
         about = self.meta.get("timeline")
         if about is None:
             raise InputError(f"a run of kind {self.meta['kind']} that holds no timeline.", where=str(self.path))
-        tables = {name: kind(**self.table(name)) for name, kind in _TABLES.items()}
+        tables: dict[str, Any] = {name: kind(**self.table(name)) for name, kind in _TABLES.items()}
         return Timeline(
             executor=about["executor"],
             measured=about["measured"],
             status=Status(about["status"]),
             notes=tuple(about["notes"]),
-            **tables,  # type: ignore[arg-type] - each name has its own kind of table
+            **tables,
         )
 
     def children(self) -> list[Run]:

@@ -16,7 +16,7 @@ from genie.errors import GenieError, InternalError, RunError
 from genie.replay.clock import Clock, RealClock, sharpen_timers
 from genie.replay.control import Channel, Message
 from genie.replay.priority import die_with, own_session
-from genie.replay.runner import Engine, Pace, Runner
+from genie.replay.runner import Engine, Runner
 from genie.replay.transports.base import Transport
 
 HEARTBEAT_NS: Final = 200_000_000
@@ -73,7 +73,6 @@ class Agent:
     def __init__(self, plan: AgentPlan, channel: Channel) -> None:
         self._plan, self._channel, self._clock = plan, channel, plan.clock
         self._transport: Transport | None = None
-        self._engine: Engine | None = None
         self._runner: Runner | None = None
         self._lingering = False
         self._beat_ns = 0
@@ -130,22 +129,27 @@ class Agent:
         self._channel.send({"op": "connected"})
 
     def _prepare(self, _: Message) -> None:
+        plan = self._plan
         self._lingering = False
-        self._runner = self._engine = None
+        self._runner = None
         gc.collect()  # now, since it is off while ranks run
-        self._engine = self._plan.make_engine()
+        self._runner = Runner(
+            plan.make_engine(),
+            self._open_transport(),
+            self._clock,
+            plan.dilation,
+            plan.spin_ns,
+            plan.delays_ns,
+            plan.memory,
+            self._attend,
+        )
         self._channel.send({"op": "ready"})
 
     def _run(self, message: Message) -> None:
-        plan, engine = self._plan, self._engine
-        if engine is None:
+        if self._runner is None:
             raise InternalError("told to run before it was prepared.")
-        pace = Pace(message["start_ns"], plan.dilation, plan.spin_ns)
-        transport = self._open_transport()
-        runner = Runner(engine, transport, self._clock, pace, plan.delays_ns, plan.memory, self._attend)
-        self._runner = runner
         before_ns = time.thread_time_ns()
-        record = runner.run()
+        record = self._runner.run(message["start_ns"])
         self._lingering = True
         self._channel.send({"op": "done", "cpu_ns": time.thread_time_ns() - before_ns}, record.to_bytes())
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from genie.core.system import RemoteMemory
@@ -103,11 +103,14 @@ def _next_index(counts: dict[tuple[int, int, int], int], key: tuple[int, int, in
 class Runner:
     """Drives one rank through one iteration.
 
+    What the engine does at the start is worked out when this is made, so that it need not be when all ranks start.
+
     Args:
         engine: fresh for this iteration.
         transport: connected.
         clock: injected.
-        pace: start and dilation.
+        dilation: real ns per virtual ns.
+        spin_ns: see Pace.
         delays_ns: peer -> virtual one-way delay of the path from it, which this end adds: to the arrival of a message,
             and to that of an acknowledgement.
         memory: the remote memory model (that requests of several ranks queue at one pool is not modelled here).
@@ -119,12 +122,14 @@ class Runner:
         engine: Engine,
         transport: Transport,
         clock: Clock,
-        pace: Pace,
+        dilation: int = 1,
+        spin_ns: int = 0,
         delays_ns: Mapping[int, int] | None = None,
         memory: RemoteMemory | None = None,
         attend: Callable[[], None] = lambda: None,
     ) -> None:
-        self._engine, self._transport, self._clock, self._pace = engine, transport, clock, pace
+        self._engine, self._transport, self._clock = engine, transport, clock
+        self._pace = Pace(0, dilation, spin_ns)
         self._delays_ns, self._memory, self._attend = delays_ns or {}, memory or RemoteMemory(), attend
         self._due: list[tuple[int, int, Event]] = []
         self._serial = 0
@@ -143,13 +148,18 @@ class Runner:
         }
         self.finish_ns = self.compute_ns = UNKNOWN
         self.events = 0
+        self._first = engine.step(Start(0))
 
-    def run(self) -> RankRecord:
+    def run(self, start_ns: int) -> RankRecord:
         """Run to the end: the engine finished, every send acknowledged.
+
+        Args:
+            start_ns: real time of virtual 0 (CLOCK_MONOTONIC).
 
         Raises:
             RunError: what the transport or `attend` raises.
         """
+        self._pace = replace(self._pace, start_ns=start_ns)
         self._schedule(Start(0))
         while self.finish_ns == UNKNOWN or self._unacknowledged:
             for completion in self._transport.poll(self._wait_ns()):
@@ -183,7 +193,7 @@ class Runner:
         if event.now_ns < self._event_ns:
             event = event._replace(now_ns=self._event_ns)
         self._event_ns = event.now_ns
-        for action in self._engine.step(event):
+        for action in self._first if type(event) is Start else self._engine.step(event):
             self._carry_out[type(action)](action)
 
     def _set_timer(self, action: SetTimer) -> None:

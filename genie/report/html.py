@@ -125,7 +125,12 @@ def _rounds(run: Run) -> str:
     if not rounds:
         return ""
     rows = [
-        (str(r["round"]), f"{ns_to_us(r['predicted_ns']):,.1f}", f"{ns_to_us(r['measured_ns']):,.1f}", f"{r['error']:+.2%}")
+        (
+            str(r["round"]),
+            f"{ns_to_us(r['predicted_ns']):,.1f}",
+            f"{ns_to_us(r['measured_ns']):,.1f}",
+            f"{r['error']:+.2%}",
+        )
         for r in rounds
     ]
     fitted = [_parameter(p) for p in rounds[-1]["fitted"]]
@@ -164,7 +169,8 @@ def _times(label: str, timeline: Timeline) -> str:
 def _collectives(timeline: Timeline) -> str:
     operators = timeline.operators
     members = {
-        str(group): len(set(operators.rank[operators.group == group].tolist())) for group in set(operators.group.tolist())
+        str(group): len(set(operators.rank[operators.group == group].tolist()))
+        for group in set(operators.group.tolist())
     }
     members[""] = len(set(operators.rank.tolist()))
     frame = metrics.collectives(timeline, members)

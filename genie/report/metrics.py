@@ -17,7 +17,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def bus_factor(kind: CollectiveKind, members: int) -> float:
-    """busbw / algbw: what share of the bytes has to cross a rank's link (n = members of the group)."""
+    """Busbw / algbw: what share of the bytes has to cross a rank's link (n = members of the group)."""
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (members - 1) / members
     if kind in {CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL}:
@@ -74,10 +74,12 @@ def collectives(timeline: Timeline, members: dict[str, int]) -> pd.DataFrame:
     frame = operators(timeline)
     frame = frame[frame["comm_type"] >= 0]
     rows: list[dict[str, Any]] = []
-    for (node, name, kind, group, size), part in frame.groupby(
-        ["node_id", "name", "comm_type", "group", "size_bytes"], sort=False
-    ):
-        spans = part.groupby("iteration").agg(start=("issue_ns", "min"), first=("done_ns", "min"), last=("done_ns", "max"))
+    keys = ["node_id", "name", "comm_type", "group", "size_bytes"]
+    for _, part in frame.groupby(keys, sort=False):
+        node, name, kind, group, size = (part[key].iloc[0] for key in keys)
+        spans = part.groupby("iteration").agg(
+            start=("issue_ns", "min"), first=("done_ns", "min"), last=("done_ns", "max")
+        )
         time_ns = int((spans["last"] - spans["start"]).median())
         bandwidth = collective_bandwidth(CollectiveKind(kind), int(size), members.get(str(group), 1), max(time_ns, 1))
         rows.append(

@@ -17,9 +17,9 @@ from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
 
 from genie.core.testbed import ETHERNET_BYTES, MIN_REAL_BPS, Cable, Node, Role, Testbed
 from genie.errors import NotReadyError, RunError
+from genie.testbed.namespaces import create, inside, set_namespace
 from genie.testbed.routes import FlowKey, RouteTable
 from genie.units import NS_PER_S
-from genie.testbed.namespaces import create, inside, set_namespace
 
 plugins.setdefault("bfifo", sched_pfifo)  # the same one number, but bytes; pyroute2 knows only the packet variant
 
@@ -39,6 +39,7 @@ _MULTIPATH_BY_PORTS: Final = 1
 _AF_INET: Final = 2
 _ETH_P_IP: Final = 0x0800
 _ROOT, _BULK, _SMALL = 0x1_0000, 0x1_0001, 0x1_0002
+_BULK_QUEUE, _SMALL_QUEUE = 0x10_0000, 0x20_0000
 _UNDER_256_BYTES: Final = ["0x0000/0xff00+2"]
 """Match on the IP total length's high byte."""
 
@@ -205,8 +206,8 @@ class EmulatedFabric:
         ipr.tc("add-class", "htb", index, _BULK, parent=_ROOT, rate=f"{bps}bit", ceil=f"{bps}bit", prio=1, **common)
         small = f"{max(bps // 10, MIN_REAL_BPS)}bit"
         ipr.tc("add-class", "htb", index, _SMALL, parent=_ROOT, rate=small, ceil=small, prio=0, **common)
-        ipr.tc("add", "bfifo", index, 0x10_0000, parent=_BULK, limit=limit)
-        ipr.tc("add", "bfifo", index, 0x20_0000, parent=_SMALL, limit=limit)
+        ipr.tc("add", "bfifo", index, _BULK_QUEUE, parent=_BULK, limit=limit)
+        ipr.tc("add", "bfifo", index, _SMALL_QUEUE, parent=_SMALL, limit=limit)
         ipr.tc(
             "add-filter", "u32", index, parent=_ROOT, prio=1, protocol=_ETH_P_IP, target=_SMALL, keys=_UNDER_256_BYTES
         )
@@ -268,7 +269,7 @@ class EmulatedFabric:
         for port in self._ports:
             ipr, index = self._sockets[port.node], self._index(port)
             stats = ipr.link("get", index=index)[0].get_attr("IFLA_STATS64")
-            leaf = next(q for q in ipr.get_qdiscs(index=index) if q["handle"] == 0x10_0000)
+            leaf = next(q for q in ipr.get_qdiscs(index=index) if q["handle"] == _BULK_QUEUE)
             queue = leaf.get_attr("TCA_STATS2")
             waiting = queue.get_attr("TCA_STATS_QUEUE") if queue else None
             found[port.link] = {

@@ -32,7 +32,7 @@ def _check(result: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """unshare(2) for the calling thread (Python 3.11 has no os.unshare)."""
+    """Leave shared namespaces, the calling thread only (Python 3.11 has no os.unshare)."""
     _check(_libc().unshare(flags), "unshare")
 
 
@@ -89,9 +89,9 @@ def _child_can(flags: int) -> bool:
 def reexec_in_user_namespace(arguments: list[str]) -> NoReturn:
     """Start this program again inside a user namespace of its own, where it may make network namespaces.
 
-    A process with threads cannot enter a user namespace, hence the fresh start through `genie.testbed.userns`.
+    A process with threads cannot enter a user namespace, hence the fresh start through `genie.userns`.
     """
-    os.execv(sys.executable, [sys.executable, "-m", "genie.testbed.userns", *arguments])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "genie.userns", *arguments])  # noqa: S606
 
 
 def enter_user_namespace() -> None:

@@ -200,10 +200,7 @@ class Receiver:
 
     def _read_some(self, done: list[Arrival]) -> bool:
         """Read a header or a piece of payload; whether there may be more."""
-        if self._frame is None:
-            more = self._read_header()
-        else:
-            more = self._read_payload(self._frame)
+        more = self._read_header() if self._frame is None else self._read_payload(self._frame)
         if self._frame is not None and self._got_bytes == self._frame.size_bytes:
             done.append(self._complete(self._frame))
         return more
@@ -254,7 +251,7 @@ class Receiver:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
                 seconds, ns = _TIMESPEC.unpack(data)
-                return min(now_ns, seconds * 1_000_000_000 + ns - self._offset_ns)
+                return min(now_ns, int(seconds) * 1_000_000_000 + int(ns) - self._offset_ns)
         return now_ns
 
     def _complete(self, frame: Frame) -> Arrival:

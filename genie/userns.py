@@ -1,4 +1,4 @@
-"""``python -m genie.testbed.userns ARGUMENTS``: enter a user namespace, then run the command line in it."""
+"""``python -m genie.userns ARGUMENTS``: enter a user namespace, then run the command line in it."""
 
 from __future__ import annotations
 

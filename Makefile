@@ -1,0 +1,58 @@
+# `make demo` sets everything up and runs the closed loop; `make test` sets up what tests need and runs them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNS ?= runs
+
+.DEFAULT_GOAL := help
+.PHONY: help venv dev demo test lint check unit bench bench-% schema proto clean
+
+help: ## this list
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 22
+
+# A fresh machine may lack python3-venv: as root install it, else say the one line to type.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "genie needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11 demo" >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q python3-venv; \
+	  else echo "python3-venv is missing. Type: sudo apt-get install -y python3-venv" >&2; exit 3; fi; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+venv: $(VENV)/.installed ## the virtual environment
+dev: $(VENV)/.installed-dev ## the same with what developers need
+
+demo: venv ## the closed loop on the embedded fabric
+	$(BIN)/genie loop examples/quickstart/experiment.yaml --out $(RUNS)
+
+test: dev check unit ## everything that is tested
+
+check lint: dev ## style, types, import directions
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+unit: dev ## the tests alone
+	$(BIN)/pytest
+
+bench: bench-trace bench-flow bench-fidelity ## every benchmark
+
+bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
+	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
+
+schema: dev ## write the published schema of testbed files again
+	$(BIN)/python -c 'import json; from genie.testbed.files import schema; print(json.dumps(schema(), indent=1))' \
+	  > testbed/testbed.schema.json
+
+clean: ## what can be made again
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
