@@ -15,7 +15,7 @@ from genie.core.system import RemoteMemory
 from genie.errors import GenieError, InternalError, RunError
 from genie.replay.clock import Clock, RealClock, sharpen_timers
 from genie.replay.control import Channel, Message
-from genie.replay.priority import die_with, own_session
+from genie.replay.priority import die_with, take_precedence
 from genie.replay.runner import Engine, Runner
 from genie.replay.transports.base import Transport
 
@@ -58,7 +58,7 @@ class Agent:
     ======== ============================================== ===========================
     order    what it does                                   answer
     ======== ============================================== ===========================
-    (start)  enters its host, opens the transport           opened: endpoint
+    (start)  enters its host, opens the transport           opened: endpoint, priority
     connect  connects to the given peers                    connected
     prepare  makes the next iteration's engine              ready
     run      runs it from the given start; beats meanwhile  done: cpu_ns, record
@@ -70,8 +70,8 @@ class Agent:
     A failure is told in an answer "failed", which ends the agent.
     """
 
-    def __init__(self, plan: AgentPlan, channel: Channel) -> None:
-        self._plan, self._channel, self._clock = plan, channel, plan.clock
+    def __init__(self, plan: AgentPlan, channel: Channel, priority: str = "ordinary") -> None:
+        self._plan, self._channel, self._clock, self._priority = plan, channel, plan.clock, priority
         self._transport: Transport | None = None
         self._runner: Runner | None = None
         self._lingering = False
@@ -103,7 +103,8 @@ class Agent:
         try:
             self._plan.enter()
             self._transport = self._plan.make_transport()
-            self._channel.send({"op": "opened", "endpoint": dict(self._transport.open())})
+            endpoint = dict(self._transport.open())
+            self._channel.send({"op": "opened", "endpoint": endpoint, "priority": self._priority})
             while (message := self._next_order())["op"] != "stop":
                 self._orders[message["op"]](message)
         except GenieError:
@@ -208,12 +209,12 @@ def run_forked_agent(plan: AgentPlan, channel: Channel, parent: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not die_with(parent):
         return RunError.exit_code
-    own_session()
+    priority = take_precedence()
     gc.freeze()  # what was inherited need not be looked through, nor copied because of it
     gc.disable()
     sharpen_timers()
     try:
-        Agent(_reattached(plan, parent), channel).serve()
+        Agent(_reattached(plan, parent), channel, priority).serve()
     except GenieError as error:
         return error.exit_code
     finally:

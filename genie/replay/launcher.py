@@ -51,6 +51,7 @@ class Outcome:
         records: recorded iterations, each rank -> its record; incomplete where the run failed.
         moved: rank -> what its transport counted, warm-up included; empty where the run failed.
         cpu_ns: rank -> processor time of all its iterations.
+        priorities: how the rank processes were scheduled (see priority.take_precedence).
         status: FAILED, or PARTIAL after an interrupt, if `error` is set.
         error: what ended the run early.
     """
@@ -58,6 +59,7 @@ class Outcome:
     records: list[dict[int, RankRecord]] = field(default_factory=list)
     moved: dict[int, Moved] = field(default_factory=dict)
     cpu_ns: dict[int, int] = field(default_factory=dict)
+    priorities: set[str] = field(default_factory=set)
     status: Status = Status.OK
     error: GenieError | None = None
 
@@ -172,7 +174,12 @@ class _Launcher:
 
     def _connect(self) -> None:
         endpoints: dict[int, Any] = {}
-        self._gather("opened", lambda rank, message, _: endpoints.update({rank.rank: message["endpoint"]}))
+
+        def take(rank: Rank, message: Message, _: bytes) -> None:
+            endpoints[rank.rank] = message["endpoint"]
+            self.outcome.priorities.add(message["priority"])
+
+        self._gather("opened", take)
         deadline_ns = self._clock.now_ns() + CONNECT_NS
         for rank in self._ranks:
             peers = {peer: endpoints[peer] for peer in sorted(self._peers_of(rank.rank) - {rank.rank})}

@@ -178,7 +178,8 @@ def _plan(
 
 
 def _result(schedule: Schedule, options: ReplayOptions, outcome: Outcome) -> Replayed:
-    timeline = assemble(schedule, outcome.records, "replay", outcome.status)
+    notes = tuple(f"rank processes ran at {how} priority." for how in sorted(outcome.priorities))
+    timeline = replace(assemble(schedule, outcome.records, "replay", outcome.status), notes=notes)
     if outcome.error is not None:
         return Replayed(timeline, (), outcome.error)
     iterations = options.launch.warmup + options.launch.repeats

@@ -2,8 +2,9 @@
 
 There are usually more ranks than processors. Ranks are therefore not pinned: most of them sleep most of the time, and
 a waking rank should run wherever there is room. Nor do they spin then, since a spinner would take the processor from
-the rank it waits for. What helps is weight. Linux shares processors first among sessions (autogroups), and only inside
-a session by nice value; so each rank gets a session of its own, raised as far as the system lets it.
+the rank that it waits for. What helps is precedence over everything else on the machine: real-time scheduling at the
+lowest such priority where that is allowed. Where it is not, weight: Linux shares processors first among sessions
+(autogroups), and only inside a session by nice value, so each rank gets a session of its own.
 """
 
 from __future__ import annotations
@@ -17,16 +18,29 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _HIGHEST: Final = "-19"
+_LOWEST_REAL_TIME: Final = 1
 
 
-def own_session() -> bool:
-    """Give this process a session of its own, out of the terminal's reach; whether its weight could be raised."""
+def take_precedence() -> str:
+    """Put this process into a session of its own, and before others as far as the system lets it; how far it did.
+
+    Ranks take turns among each other (round robin), and the kernel keeps a share for ordinary processes, so that a
+    rank gone wild does not take the machine with it.
+    """
     os.setsid()
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_LOWEST_REAL_TIME))
+    except OSError:
+        return _raise_session()
+    return "real-time"
+
+
+def _raise_session() -> str:
     try:
         _AUTOGROUP.write_text(_HIGHEST, encoding="ascii")
     except OSError:
-        return False  # not root, or a kernel without autogroups: fair shares then
-    return True
+        return "ordinary"
+    return "raised"
 
 
 def die_with(parent: int) -> bool:
