@@ -31,20 +31,20 @@ def tell(outstanding: Mapping[int, Outstanding], finished: Collection[int] = (),
         outstanding: of every rank that answered.
         finished: ranks that are done.
         silent: ranks that do not answer.
+
+    Returns:
+        The sentence; "" if nobody waits for anything.
     """
-    waits = {rank: {row[0] for row in rows["receives"]} for rank, rows in outstanding.items()}
-    details = [_detail(rank, rows) for rank, rows in sorted(outstanding.items()) if rows["receives"] or rows["sends"]]
+    details = [_detail(rank, rows) for rank, rows in sorted(outstanding.items()) if any(rows.values())]
+    if not details:
+        return ""
     more = f"; and {len(details) - MAX_NAMED} ranks more" if len(details) > MAX_NAMED else ""
-    text = f" ({'; '.join(details[:MAX_NAMED])}{more})" if details else ""
-    return f"{_blame(outstanding, waits, finished, silent)}{text}."
+    blame = _blame(outstanding, finished, silent)
+    return f"{blame} ({'; '.join(details[:MAX_NAMED])}{more})."
 
 
-def _blame(
-    outstanding: Mapping[int, Outstanding],
-    waits: Mapping[int, Collection[int]],
-    finished: Collection[int],
-    silent: Collection[int],
-) -> str:
+def _blame(outstanding: Mapping[int, Outstanding], finished: Collection[int], silent: Collection[int]) -> str:
+    waits = {rank: {row[0] for row in rows["receives"]} for rank, rows in outstanding.items()}
     cycle = wait_cycle(waits)
     if cycle:
         return f"ranks wait for each other, {' -> '.join(map(str, [*cycle, cycle[0]]))}"
@@ -55,7 +55,7 @@ def _blame(
         return f"all wait in the end for {names}"
     if any(rows["sends"] for rows in outstanding.values()):
         return "messages were sent and never acknowledged: the path between these ranks carries nothing"
-    return "no rank says that it waits for a message"
+    return "no rank waits for a message"
 
 
 def _root(rank: int, outstanding: Mapping[int, Outstanding], finished: Collection[int], silent: Collection[int]) -> str:
@@ -74,5 +74,5 @@ def _detail(rank: int, rows: Outstanding) -> str:
     left = len(rows["receives"]) + len(rows["sends"]) - len(parts)
     if left > 0:
         parts.append(f"{left} messages more")
-    inside = f" in {rows['operators'][0]}" if rows.get("operators") else ""
-    return f"rank {rank} waits{inside} for {' and '.join(parts)}"
+    inside = f" in {rows['operators'][0]}" if rows["operators"] else ""
+    return f"rank {rank} waits{inside} for {' and '.join(parts) or 'no message'}"
