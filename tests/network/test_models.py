@@ -148,7 +148,7 @@ def test_aware_ring_goes_anticlockwise_only_where_that_is_strictly_shorter():
 
 
 def test_aware_arrival_comes_before_the_link_is_free():
-    """Without latency both fall on one tick: the passed-on message takes its next link before the waiting one starts."""
+    """Without latency both fall on one tick: a message takes its next link before the waiting one starts."""
     messages = [(0, 0, 2, 1 << 20), (0, 0, 1, 1 << 20)]
     ticks, order = deliveries(one(Topology.RING, 4, aware=True, latency_ns=0.0), messages)
     assert ticks == [2 * math.floor((1 << 20) / (50 * GIB_PER_NS))] * 2
