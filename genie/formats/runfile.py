@@ -193,8 +193,8 @@ def inside(root: Path, name: str) -> Path:
     Raises:
         InputError: the name leads elsewhere.
     """
-    path = (root / name).resolve()
-    if not path.is_relative_to(root.resolve()):
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
         raise InputError(f"{name!r} leads out of the run directory.", where=str(root))
     return path
 

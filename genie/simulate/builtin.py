@@ -47,7 +47,7 @@ def simulate(schedule: Schedule, network: NetworkModel, *, strict: bool = True) 
     Args:
         schedule: what every rank does.
         network: as many ranks as the schedule has.
-        strict: refuse what ASTRA-sim aborts on (zero delay at the start of time).
+        strict: refuse what ASTRA-sim aborts on (zero delay at the start of time), unless the system is extended.
 
     Raises:
         InputError: rank counts differ, a message that the network cannot carry, or ranks that never finish: says what
@@ -59,8 +59,9 @@ def simulate(schedule: Schedule, network: NetworkModel, *, strict: bool = True) 
             f"the network has {network.ranks} ranks, the workload {ranks}.",
             fix="use a network of equal size.",
         )
-    # a dimension model is ASTRA-sim's, so it inherits the refusal; a fabric of ours need not
-    simulation = _Simulation(schedule, network, strict_zero=strict and isinstance(network, DimensionModel))
+    # a dimension model is ASTRA-sim's and inherits the refusal; a fabric of ours need not
+    strict = strict and not schedule.system.extended and isinstance(network, DimensionModel)
+    simulation = _Simulation(schedule, network, strict_zero=strict)
     simulation.run()
     return simulation.timeline()
 

@@ -32,7 +32,7 @@ is early by its length: keep it short."""
 HOST_QUEUE_BYTES: Final = 64 << 20
 """A host's own queue never drops: its transport waits instead."""
 
-BURST_NS: Final = 200_000
+BURST_NS: Final = 1_000_000
 """The shaper may lag by this much real time; shorter bursts lose rate on a busy machine, longer ones blur it."""
 
 _MULTIPATH_BY_PORTS: Final = 1

@@ -1,0 +1,5 @@
+"""``python -m genie``."""
+
+from genie.cli import main
+
+main()

@@ -1,0 +1,36 @@
+"""Skips are told with their reason; in CI a skip of what this job must be able to do is a failure."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from genie.testbed.namespaces import capability
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "has no RDMA")
+
+
+def pytest_collection_modifyitems(items):
+    kind, why = capability()
+    for item in items:
+        if item.get_closest_marker("netns") and kind != "root":
+            item.add_marker(pytest.mark.skip(reason=f"needs network namespaces as root: {why}"))
+        if item.get_closest_marker("shared") and not SHARED.is_dir():
+            item.add_marker(pytest.mark.skip(reason="needs ../shared, the trace collection, beside the checkout"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get("CI") and os.geteuid() == 0:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(allowed in reason for allowed in ALLOWED_IN_CI):
+            report.outcome = "failed"
+            report.longrepr = f"CI must not skip this: {reason}"
+
+
+@pytest.fixture
+def shared():
+    return SHARED

@@ -1,0 +1,76 @@
+"""What property tests draw from: small workloads, systems and networks."""
+
+import hypothesis.strategies as st
+
+from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
+from genie.core.system import Optimization, System
+from genie.core.workload import CollectiveKind, Workload
+from genie.patterns import PATTERNS, _Trace, _workload
+
+KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
+
+
+@st.composite
+def dags(draw, ranks: int = 4, *, equal: bool = False) -> Workload:
+    """A random graph of compute and collectives, the same on every rank but (unless `equal`) for compute times."""
+    count = draw(st.integers(1, 6))
+    shape = []
+    for row in range(count):
+        after = draw(st.lists(st.integers(0, row - 1), max_size=2, unique=True)) if row else []
+        kind = draw(st.sampled_from([None, *KINDS]))
+        shape.append((kind, after, draw(st.integers(64, 1 << 20)), draw(st.integers(1, 50))))
+    traces = [_Trace(rank) for rank in range(ranks)]
+    for trace in traces:
+        for row, (kind, after, size, duration) in enumerate(shape):
+            if kind is None:
+                trace.compute(f"c{row}", duration if equal else draw(st.integers(1, 50)), after)
+            else:
+                trace.collective(f"k{row}", kind, size, after)
+    return _workload("random", traces)
+
+
+def patterns(ranks: int = 4) -> st.SearchStrategy[Workload]:
+    return st.builds(
+        lambda name, size: PATTERNS[name].make(ranks, size), st.sampled_from(sorted(PATTERNS)), st.integers(64, 1 << 20)
+    )
+
+
+def systems() -> st.SearchStrategy[System]:
+    names = st.sampled_from(["ring", "direct", "direct2", "halvingDoubling", "doubleBinaryTree", "oneRing"])
+    safe = st.sampled_from(["ring", "direct", "direct2"])
+    return st.builds(
+        lambda splits, active, queues, delay, optimization, reduce, other: System(
+            splits=splits,
+            active_chunks=active,
+            queues_per_dim=queues,
+            endpoint_delay_ns=delay,
+            optimization=optimization,
+            algorithms={kind: (reduce if kind is CollectiveKind.ALL_REDUCE else other,) for kind in KINDS},
+            local_mem_bytes_per_s=1.6e12,
+            extended=True,
+        ),
+        st.integers(1, 3),
+        st.integers(1, 3),
+        st.integers(1, 2),
+        st.integers(1, 50),
+        st.sampled_from(list(Optimization)),
+        names,
+        safe,
+    )
+
+
+def networks(ranks: int = 4) -> st.SearchStrategy[DimensionModel]:
+    return st.builds(
+        lambda topology, gigabits, latency, aware: DimensionModel(
+            (Dimension(topology, ranks, Estimate(gigabits * 1e9), Estimate(latency)),), aware
+        ),
+        st.sampled_from(list(Topology)),
+        st.floats(1, 800),
+        st.floats(1, 2000),
+        st.booleans(),
+    )

@@ -1,0 +1,24 @@
+from genie.testbed import doctor
+
+
+def test_every_lack_has_its_fix():
+    checks = doctor.examine()
+    assert {"namespaces", "name clash", "ASTRA-sim", "MPI", "RDMA devices"} <= {check.name for check in checks}
+    assert all(check.fix for check in checks if check.status == "bad")
+    assert all(check.status in {"ok", "lack", "bad"} for check in checks)
+
+
+def test_a_clash_with_pyats_is_seen(monkeypatch):
+    monkeypatch.setattr(doctor, "_installed", lambda name: name == "pyats")
+    (clash,) = [check for check in doctor.examine() if check.name == "name clash"]
+    assert clash.status == "bad"
+    assert "pyats" in clash.found
+
+
+def test_a_look_that_fails_is_told_not_raised(monkeypatch):
+    def broken():
+        raise OSError("no /proc here")
+
+    monkeypatch.setattr(doctor, "_congestion_control", broken)
+    (check,) = [check for check in doctor.examine() if "no /proc here" in check.found]
+    assert check.status == "lack"
