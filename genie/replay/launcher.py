@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -269,7 +270,9 @@ class _Launcher:
         deadline_ns = self._clock.now_ns() + STORY_NS
         with selectors.DefaultSelector() as selector:
             for number, rank in self._waiting.items():
-                if number not in self._told and _ask(rank):
+                if number not in self._told:
+                    with contextlib.suppress(RunError):  # one that has gone may have said why before
+                        rank.channel.send({"op": "story"})
                     selector.register(rank.channel, selectors.EVENT_READ, rank)
             while selector.get_map() and (left_ns := deadline_ns - self._clock.now_ns()) > 0:
                 for key, _ in selector.select(ns_to_s(left_ns)):
@@ -307,15 +310,6 @@ class _Launcher:
         grace_ms = GRACE_MS if self.outcome.status is Status.OK else 0
         for rank in self._ranks:
             rank.end(grace_ms)
-
-
-def _ask(rank: Rank) -> bool:
-    """Ask for a rank's story; whether there may be an answer."""
-    try:
-        rank.channel.send({"op": "story"})
-    except RunError:
-        return not rank.ended()
-    return True
 
 
 def _as_error(rank: Rank, message: Message) -> GenieError:
