@@ -114,18 +114,27 @@ def fork(plan: AgentPlan, others: Sequence[Rank]) -> Rank:
     Raises:
         NotReadyError: the system allows no more processes or files.
     """
+    parent = os.getpid()
     try:
         ours, theirs = socket.socketpair()
-        parent = os.getpid()
+    except OSError as error:
+        raise _no_more(plan.rank, error) from error
+    try:
         pid = os.fork()
     except OSError as error:
-        raise NotReadyError(
-            f"rank {plan.rank} cannot be started: {error.strerror}.", fix="raise ulimit -n and -u, or use fewer ranks."
-        ) from error
+        ours.close()
+        theirs.close()
+        raise _no_more(plan.rank, error) from error
     if pid == 0:
         _live(plan, Channel(theirs), parent, [ours, *(other.channel for other in others)])
     theirs.close()
     return ForkedRank(plan.rank, pid, Channel(ours, PATIENCE_S))
+
+
+def _no_more(rank: int, error: OSError) -> NotReadyError:
+    return NotReadyError(
+        f"rank {rank} cannot be started: {error.strerror}.", fix="raise ulimit -n and -u, or use fewer ranks."
+    )
 
 
 def _live(plan: AgentPlan, channel: Channel, parent: int, foreign: Sequence[Channel | socket.socket]) -> None:
