@@ -10,7 +10,7 @@ bandwidth GB/s with 1 GB = 10**9; NICs and switches count Gb/s (decimal); Chakra
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from genie.errors import InputError
 
@@ -22,8 +22,8 @@ GIB: Final = 1 << 30
 GB: Final = 1_000_000_000
 
 
-def us_to_ns(duration_us: int) -> int:
-    """Chakra ``duration_micros`` to ns."""
+def us_to_ns(duration_us: Any) -> Any:
+    """Chakra ``duration_micros`` to ns; a number or an integer array."""
     return duration_us * NS_PER_US
 
 

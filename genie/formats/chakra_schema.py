@@ -90,11 +90,19 @@ def _messages() -> dict[str, Any]:
     _field(node, "attr", 10, _F.TYPE_MESSAGE, _MANY, "AttributeProto")
     # In the schema of 2023 this number held the attributes; today it is free. Seeing it tells the age of a file.
     _field(node, "attributes_of_2023", 11, _F.TYPE_BYTES, _MANY)
+    # The same as Node, but with attributes left as bytes: equal ones are then decoded once, not once a node.
+    frame = file.message_type.add(name="NodeFrame")
+    for field in node.field:
+        copied = frame.field.add()
+        copied.CopyFrom(field)
+        if field.name == "attr":
+            copied.type = _F.TYPE_BYTES
+            copied.ClearField("type_name")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in ("AttributeProto", "GlobalMetadata", "Node")
+        for name in ("AttributeProto", "GlobalMetadata", "Node", "NodeFrame")
     }
 
 
@@ -102,3 +110,4 @@ _made: Final = _messages()
 AttributeProto: Final[Any] = _made["AttributeProto"]
 GlobalMetadata: Final[Any] = _made["GlobalMetadata"]
 Node: Final[Any] = _made["Node"]
+NodeFrame: Final[Any] = _made["NodeFrame"]

@@ -1,0 +1,52 @@
+"""Reading a trace of a million nodes: whole process, strict reader, dependencies resolved."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from report import Row, at_most, write
+
+from genie.formats.chakra_schema import AttributeProto, GlobalMetadata, Node
+from genie.formats.frames import pack
+
+NODES = 1_000_000
+READ = "import sys; from genie.formats.chakra import read_trace; print(len(read_trace(sys.argv[1], 0).nodes))"
+
+
+def payloads() -> Iterator[bytes]:
+    """Compute and an all-reduce in turn, each depending on the two before it."""
+    yield GlobalMetadata(version="0.0.4").SerializeToString()
+    for at in range(NODES):
+        node = Node(id=at, name=f"node {at}", type=4 + 3 * (at % 2), data_deps=range(max(0, at - 2), at))
+        node.duration_micros = 10 * (1 - at % 2)
+        node.attr.append(AttributeProto(name="is_cpu_op", bool_val=False))
+        if at % 2:
+            node.attr.append(AttributeProto(name="comm_type", int64_val=0))
+            node.attr.append(AttributeProto(name="comm_size", int64_val=1 << 20))
+        yield node.SerializeToString()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "big.0.et"
+        path.write_bytes(pack(payloads()))
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+        seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    rows = [
+        at_most(f"read {NODES:,} nodes, whole process", seconds, 10, "s"),
+        Row("nodes read", float(done.stdout), "nodes", f"= {NODES}", int(done.stdout) == NODES),
+        Row("peak memory", peak, "MiB"),
+    ]
+    write("trace", rows)
+
+
+if __name__ == "__main__":
+    main()
