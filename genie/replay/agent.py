@@ -182,7 +182,9 @@ class Agent:
         return self._runner.record().to_bytes() if self._runner is not None else b""
 
     def _count(self, _: Message) -> None:
-        moved = self._open_transport().moved()
+        transport = self._open_transport()
+        transport.poll(0)  # what no receive asked for may have arrived unseen
+        moved = transport.moved()
         plain = {way: {str(peer): list(total) for peer, total in totals.items()} for way, totals in moved.items()}
         self._channel.send({"op": "counted", "moved": plain})
 
