@@ -142,16 +142,35 @@ def trace_generate(pattern: str, prefix: Path, ranks: int, size: str) -> None:
     click.echo(f"wrote {len(files)} files, {files[0]} to {files[-1]}")
 
 
+_PATH = click.Path(path_type=Path)
+
+
+def experiment_options(command: Any) -> Any:
+    """An experiment file, and options that replace what it says (or say it all)."""
+    for option in (
+        click.argument("experiment", type=_PATH, required=False),
+        click.option("--workload", "traces", type=_PATH, help="Trace prefix, instead of the experiment's."),
+        click.option("--system", type=_PATH, help="ASTRA-sim system JSON, instead of the experiment's."),
+        click.option("--testbed", type=_PATH, help="Testbed file, instead of the experiment's."),
+        click.option("--network", type=_PATH, help="ASTRA-sim network YAML to start from."),
+        click.option("--model", type=click.Choice(["unaware", "aware", "fabric"]), help="Network model."),
+        click.option("--comm-groups", type=_PATH, help="Comm-group JSON."),
+        click.option("--scale-bytes", type=float, help="Factor on every comm_size."),
+    ):
+        command = option(command)
+    return command
+
+
 @cli.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
+@experiment_options
 @as_json
-def plan(experiment: Path, to_json: bool) -> None:
-    """What an experiment would send: messages and bytes per pair of ranks; nothing is sent."""
+def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
+    """What an EXPERIMENT would send: messages and bytes per pair of ranks; nothing is sent."""
     from genie.describe import describe_schedule  # noqa: PLC0415
-    from genie.formats.experiment import load_experiment  # noqa: PLC0415
+    from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.stages import load  # noqa: PLC0415
 
-    about = describe_schedule(load(load_experiment(experiment)).schedule)
+    about = describe_schedule(load(experiment_of(experiment, given)).schedule)
     if to_json:
         _print(about)
     else:
@@ -202,19 +221,19 @@ def _simulation_inputs(
 
 
 @cli.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
+@experiment_options
 @click.option("--repeats", type=int, help="Instead of the experiment's.")
 @runs_folder
 @as_json
-def replay(experiment: Path, repeats: int | None, out: Path, to_json: bool) -> None:
-    """Send an experiment's messages for real, once up and down; times in virtual ns."""
+def replay(experiment: Path | None, repeats: int | None, out: Path, to_json: bool, **given: Any) -> None:
+    """Send an EXPERIMENT's messages for real, on a testbed that is brought up and down; times in virtual ns."""
     from dataclasses import replace as with_fields  # noqa: PLC0415
 
-    from genie.formats.experiment import load_experiment  # noqa: PLC0415
+    from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.formats.runfile import RunWriter  # noqa: PLC0415
     from genie.stages import FIDELITY, Lab, load, run_replay, save_inputs  # noqa: PLC0415
 
-    loaded = load(load_experiment(experiment))
+    loaded = load(experiment_of(experiment, given))
     kind = _namespaces()
     console = _console()
     console.say(f"hosts: {FIDELITY[kind]}")
@@ -291,18 +310,18 @@ def fit_command(
 
 
 @cli.command("loop")
-@click.argument("experiment", type=click.Path(path_type=Path))
+@experiment_options
 @runs_folder
 @as_json
-def loop_command(experiment: Path, out: Path, to_json: bool) -> None:
+def loop_command(experiment: Path | None, out: Path, to_json: bool, **given: Any) -> None:
     """Simulate, replay, fit, and again, until prediction and measurement agree."""
-    from genie.formats.experiment import load_experiment  # noqa: PLC0415
+    from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.formats.runfile import open_run  # noqa: PLC0415
     from genie.loop import loop  # noqa: PLC0415
     from genie.report.html import render  # noqa: PLC0415
     from genie.stages import FIDELITY, load  # noqa: PLC0415
 
-    loaded = load(load_experiment(experiment))
+    loaded = load(experiment_of(experiment, given))
     kind = _namespaces()
     console = _console()
     console.say(f"hosts: {FIDELITY[kind]}")

@@ -52,8 +52,9 @@ class Loaded:
     def files(self) -> list[tuple[Path, str]]:
         """(file, role) of every input, for the run directory."""
         experiment = self.experiment
-        files = [(experiment.source, "experiment"), (experiment.system, "system"), (experiment.testbed, "testbed")]
+        files = [(experiment.system, "system"), (experiment.testbed, "testbed")]
         for path, role in (
+            (experiment.source, "experiment"),
             (experiment.memory, "memory"),
             (experiment.network, "network"),
             (experiment.comm_groups, "comm groups"),

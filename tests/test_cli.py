@@ -62,6 +62,17 @@ def test_plan_sends_nothing_and_counts_everything():
     assert about["ranks"] == 8
 
 
+def test_options_replace_an_experiment_file():
+    options = ("--workload", ROOT / "traces/quickstart/step", "--system", SYSTEM)
+    about = json.loads(
+        genie("plan", *options, "--testbed", ROOT / "testbed/leaf-spine-8.yml", "--scale-bytes", 0.5, "--json").stdout
+    )
+    whole = json.loads(genie("plan", QUICK / "experiment.yaml", "--json").stdout)
+    assert about["bytes"] * 2 == whole["bytes"]
+    done = genie("plan", *options)
+    assert (done.returncode, "--testbed" in done.stderr) == (2, True)
+
+
 def test_every_command_has_help():
     for command in ("trace", "plan", "simulate", "replay", "fit", "loop", "testbed", "report", "doctor"):
         done = genie(command, "--help")

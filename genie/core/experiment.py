@@ -45,14 +45,14 @@ class Experiment:
     """An experiment file, its paths resolved.
 
     Attributes:
-        source: the file.
+        source: the file; None when all came from options.
         traces: prefix or folder of the workload's traces.
         network: ASTRA-sim network file, or None: start from the testbed's own figures as a fabric model.
         model: "unaware", "aware" or "fabric".
     """
 
     name: str
-    source: Path
+    source: Path | None
     traces: Path
     comm_groups: Path | None
     scale_bytes: float
@@ -70,4 +70,4 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.model != "fabric" and self.network is None:
-            raise InputError(f"the {self.model} model needs a network file.", where=str(self.source))
+            raise InputError(f"the {self.model} model needs a network file.", where=str(self.source or self.name))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -81,6 +82,38 @@ def load_experiment(path: Path | str) -> Experiment:
         raise InputError(wrong, where=str(path), fix="docs/experiment.md describes the file.") from error
     except InputError as error:
         raise InputError(error.what, where=error.where or str(path), fix=error.fix) from error
+
+
+def experiment_of(path: Path | str | None, given: dict[str, Any]) -> Experiment:
+    """An experiment from its file and from options that replace what the file says; from options alone without a file.
+
+    Args:
+        path: the file, or None.
+        given: fields of Experiment by name; None means not given. `traces`, `system` and `testbed` are needed without a
+            file; the model is then `fabric` unless a network file is given.
+
+    Raises:
+        InputError: as `load_experiment`; or an option that is needed is missing.
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    if path is not None:
+        return replace(load_experiment(path), **options)
+    missing = [_OPTIONS[name] for name in _OPTIONS if name not in options]
+    if missing:
+        raise InputError("neither an experiment file nor enough options.", fix=f"give {', '.join(missing)} too.")
+    defaults: dict[str, Any] = {
+        "name": Path(options["traces"]).name,
+        "source": None,
+        "comm_groups": None,
+        "scale_bytes": 1.0,
+        "memory": None,
+        "network": None,
+        "model": "aware" if "network" in options else "fabric",
+    }
+    return Experiment(**(defaults | options))
+
+
+_OPTIONS: Final = {"traces": "--workload", "system": "--system", "testbed": "--testbed"}
 
 
 def _experiment(file: ExperimentFile, source: Path) -> Experiment:
