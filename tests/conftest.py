@@ -8,7 +8,7 @@ import pytest
 from genie.testbed.namespaces import capability
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "has no RDMA")
+ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "needs chromium")
 
 
 def pytest_collection_modifyitems(items):

@@ -74,3 +74,8 @@ def networks(ranks: int = 4) -> st.SearchStrategy[DimensionModel]:
         st.floats(1, 2000),
         st.booleans(),
     )
+
+
+def fixed_network(ranks: int) -> DimensionModel:
+    """A plain network for tests in which it does not matter."""
+    return DimensionModel((Dimension(Topology.RING, ranks, Estimate(400e9), Estimate(500.0)),))
