@@ -126,19 +126,24 @@ def trace_check(prefix: str, comm_groups: Path | None, ranks: int | None, fix_in
 
 @trace.command("generate")
 @click.argument("pattern")
-@click.argument("prefix", type=click.Path(path_type=Path))
+@click.argument("prefix", type=click.Path(path_type=Path), required=False)
 @click.option("--ranks", type=int, default=8, show_default=True)
 @click.option("--size", default="64 MiB", show_default=True, help="Bytes of the pattern's largest message or buffer.")
-def trace_generate(pattern: str, prefix: Path, ranks: int, size: str) -> None:
-    """Write a workload of a well-known PATTERN as PREFIX.RANK.et. PATTERN "list" names them all."""
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A further parameter of the pattern.")
+def trace_generate(pattern: str, prefix: Path | None, ranks: int, size: str, settings: tuple[str, ...]) -> None:
+    """Write a workload of a well-known PATTERN as PREFIX.RANK.et. PATTERN "list" names them and their parameters."""
     from genie.formats.workload import save_workload  # noqa: PLC0415
     from genie.patterns import PATTERNS, generate  # noqa: PLC0415
     from genie.units import parse_size_bytes  # noqa: PLC0415
 
     if pattern == "list":
         _console().mapping({name: made.about for name, made in PATTERNS.items()})
+        _console().rows([row for name, made in PATTERNS.items() for row in made.table(name)], "no parameters")
         return
-    files = save_workload(prefix, generate(pattern, ranks, parse_size_bytes(size)))
+    if prefix is None:
+        raise click.UsageError("give a PREFIX to write to.")
+    others = dict(setting.partition("=")[::2] for setting in settings)
+    files = save_workload(prefix, generate(pattern, ranks, parse_size_bytes(size), **others))
     click.echo(f"wrote {len(files)} files, {files[0]} to {files[-1]}")
 
 
