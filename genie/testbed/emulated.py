@@ -35,7 +35,11 @@ HOST_QUEUE_BYTES: Final = 64 << 20
 BURST_NS: Final = 1_000_000
 """The shaper may lag by this much real time; shorter bursts lose rate on a busy machine, longer ones blur it."""
 
-_MULTIPATH_BY_PORTS: Final = 1
+_MULTIPATH_BY_CHOSEN_FIELDS: Final = 3
+_FIVE_TUPLE: Final = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
+"""Addresses, protocol and ports. (Policy 1 hashes the same, but believes the random hash that the kernel's own TCP puts on
+its packets, so that a TCP flow's path would change from run to run and could not be looked up.)"""
+
 _AF_INET: Final = 2
 _ETH_P_IP: Final = 0x0800
 _ROOT, _BULK, _SMALL = 0x1_0000, 0x1_0001, 0x1_0002
@@ -152,7 +156,8 @@ class EmulatedFabric:
     def _make_router(self, node: Node) -> None:
         _sysctl("ipv4/ip_forward", "1")
         if self.testbed.hash_ports:
-            _sysctl("ipv4/fib_multipath_hash_policy", str(_MULTIPATH_BY_PORTS))
+            _sysctl("ipv4/fib_multipath_hash_policy", str(_MULTIPATH_BY_CHOSEN_FIELDS))
+            _sysctl("ipv4/fib_multipath_hash_fields", str(_FIVE_TUPLE))
         _sysctl("ipv4/fib_multipath_hash_seed", str(node.seed), required=False)
 
     def _plug(self, cable: Cable) -> None:

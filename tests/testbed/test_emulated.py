@@ -59,6 +59,31 @@ def test_looked_up_routes_are_the_ones_taken(fabric):
     assert len(spines) == 2
 
 
+def test_tcp_takes_the_looked_up_path_too(fabric):
+    """The kernel's TCP marks its packets with a random hash; the switches must not follow that."""
+    with inside(fabric.namespace_fd("h5")):
+        listener = socket.create_server((fabric.address("h5"), 4791))
+    for port in range(6000, 6012):
+        with inside(fabric.namespace_fd("h0")):
+            sock = socket.socket()
+        sock.bind((fabric.address("h0"), port))
+        sock.settimeout(2)
+        up, other = "leaf0>spine0", "leaf0>spine1"
+        if fabric.route("h0", "h5", port, 4791)[1] == other:
+            up, other = other, up
+        before = fabric.counters()
+        sock.connect((fabric.address("h5"), 4791))
+        accepted, _ = listener.accept()
+        sock.sendall(b"x" * 10_000)
+        accepted.recv(10_000, socket.MSG_WAITALL)
+        after = fabric.counters()
+        accepted.close()
+        sock.close()
+        assert after[up]["bytes"] - before[up]["bytes"] > 10_000
+        assert after[other]["bytes"] == before[other]["bytes"]
+    listener.close()
+
+
 def test_routes_stay_within_a_leaf(fabric):
     assert fabric.route("h0", "h1", 1, 2) == ("h0>leaf0", "leaf0>h1")
 
