@@ -154,7 +154,9 @@ class _Loop:
             unidentified=list(fitted.unidentified) if fitted else [],
         )
         self.rounds.append(row)
-        self.run.finish("running", {"rounds": [r.as_dict() for r in self.rounds], "errors": self.errors})
+        rows = [r.as_dict() for r in self.rounds]
+        self.run.save_rounds(rows)
+        self.run.finish("running", {"rounds": rows, "errors": self.errors})
         self.observer.round(row)
 
     def _reason_to_stop(self) -> str | None:

@@ -242,14 +242,15 @@ def run_replay(
         rate_bps=hosting.rate_bps,
         verify=rule.verify,
     )
+    run.describe(
+        testbed={"name": testbed.name, "hosting": hosting.kind, "dilation": testbed.dilation, "mtu": testbed.mtu},
+        replay={"warmup": rule.warmup, "repeats": rule.repeats, "flows": rule.flows},
+        delays="added at the receiving endpoint",
+    )
+    _save_network(run, testbed, hosting)
     before = hosting.counters()
     result = replay(schedule, hosting.places, options, watch)
     _save_counters(run, before, hosting.counters())
-    run.describe(
-        testbed={"name": testbed.name, "hosting": hosting.kind, "dilation": testbed.dilation, "mtu": testbed.mtu},
-        routes={f"{a}->{b}": list(route) for (a, b), route in hosting.routes.items()},
-        delays="added at the receiving endpoint",
-    )
     run.save_timeline(result.timeline)
     status = result.timeline.status.value
     results: dict[str, Any] = {} if result.error else summary(result.timeline)
@@ -264,9 +265,27 @@ def _save_counters(run: RunWriter, before: dict[str, dict[str, int]], after: dic
         return
     names = list(after)
     columns: dict[str, list[Any]] = {"link": names}
-    for key in ("bytes", "packets", "drops"):
-        columns[key] = [after[name][key] - before[name][key] for name in names]
+    for name, key in (("sent_bytes", "bytes"), ("sent_packets", "packets"), ("dropped_packets", "drops")):
+        columns[name] = [after[link][key] - before[link][key] for link in names]
     run.save_table("counters", columns)
+
+
+def _save_network(run: RunWriter, testbed: Testbed, hosting: Hosting) -> None:
+    """What every link is, and which links each ordered pair of ranks crosses: from it slowdowns and loads are told."""
+    links = testbed.links()
+    run.save_table(
+        "links",
+        {
+            "link": list(links),
+            "class": [cable.klass for cable in links.values()],
+            "rate_bps": [cable.rate_bps for cable in links.values()],
+            "delay_ns": [cable.delay_ns for cable in links.values()],
+            "buffer_bytes": [cable.buffer_bytes for cable in links.values()],
+        },
+    )
+    hops = [(*pair, hop, link) for pair, route in hosting.routes.items() for hop, link in enumerate(route)]
+    columns = ("src", "dst", "hop", "link")
+    run.save_table("routes", {name: [row[at] for row in hops] for at, name in enumerate(columns)})
 
 
 def summary(timeline: Timeline) -> dict[str, Any]:
@@ -285,5 +304,4 @@ def summary(timeline: Timeline) -> dict[str, Any]:
 
 def save_inputs(run: RunWriter, files: Sequence[tuple[Path, str]]) -> None:
     """Copy every input file into the run directory."""
-    for path, role in files:
-        run.add_input(path, role)
+    run.add_inputs(files)

@@ -54,8 +54,8 @@ def render(run: Run, out: Path) -> Path:
 def _timelines(run: Run) -> list[tuple[str, Timeline]]:
     """(label, timeline): of a loop the last measured one and its prediction."""
     if run.meta["kind"] != "loop":
-        return [_labelled(run)] if run.meta.get("timeline") else []
-    good = [child for child in run.children() if child.status == "ok" and child.meta.get("timeline")]
+        return [_labelled(run)] if run.has_timeline else []
+    good = [child for child in run.children() if child.status == "ok" and child.has_timeline]
     last = {child.meta["kind"]: child for child in good}
     return [_labelled(last[kind]) for kind in ("replay", "simulate") if kind in last]
 
