@@ -1,15 +1,19 @@
-"""What travels on a TCP connection between two ranks: a hello each way, data frames forth, acknowledgements back."""
+"""What travels on a TCP connection between two ranks: a hello and its answer, then data one way, acknowledgements back.
+
+A secret proves that both ends belong to one run. It never travels: each end shows a keyed digest of who it is.
+"""
 
 from __future__ import annotations
 
 import hmac
 import struct
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from genie.errors import RunError
 
 MAGIC: Final = 0x6E1E
-VERSION: Final = 1
+VERSION: Final = 2
 SECRET_BYTES: Final = 32
 MAX_MESSAGE_BYTES: Final = 8 << 30
 
@@ -17,12 +21,15 @@ DATA: Final = 1
 ACK: Final = 2
 _FRAME: Final = struct.Struct("!HHIqQQ")
 FRAME_BYTES: Final = _FRAME.size
-_HELLO: Final = struct.Struct(f"!HHIIi{SECRET_BYTES}s")
+_HELLO: Final = struct.Struct("!HHIII32s")
 HELLO_BYTES: Final = _HELLO.size
+_ANSWER: Final = struct.Struct("!HHI32s")
+ANSWER_BYTES: Final = _ANSWER.size
+_WHO: Final = struct.Struct("!HIII")
 
 
 class Frame(NamedTuple):
-    """DATA announces `size_bytes` of payload that follow; ACK says that message `sequence` is wholly here."""
+    """DATA announces `size_bytes` of payload that follow; ACK says that all messages up to `sequence` are here."""
 
     kind: int
     tag: int
@@ -34,40 +41,76 @@ class Frame(NamedTuple):
         return _FRAME.pack(MAGIC, self.kind, 0, self.tag, self.size_bytes, self.sequence)
 
 
-def parse(data: bytes | bytearray | memoryview, peer: int) -> Frame:
-    """A frame from its bytes.
+def parse(data: bytes | bytearray | memoryview, at: int = 0) -> Frame:
+    """The frame that starts at byte `at`.
 
     Raises:
         RunError: no frame of ours, or a size beyond any message.
     """
-    magic, kind, zero, tag, size_bytes, sequence = _FRAME.unpack(data)
+    magic, kind, zero, tag, size_bytes, sequence = _FRAME.unpack_from(data, at)
     if magic != MAGIC or kind not in {DATA, ACK} or zero or size_bytes > MAX_MESSAGE_BYTES:
-        raise RunError("sent something that is no frame.", where=f"rank {peer}", fix="is another program on that port?")
+        raise RunError("what came is no frame of ours.", fix="is another program on that port?")
     return Frame(kind, tag, size_bytes, sequence)
 
 
-class Hello(NamedTuple):
-    """First words on a connection: who calls whom, which of several connections this is, and the run's secret."""
+class Link(NamedTuple):
+    """Which connection: from whom, to whom, which of several."""
 
     source: int
     destination: int
     flow: int
-    secret: bytes
-
-    def pack(self) -> bytes:
-        """As bytes."""
-        return _HELLO.pack(MAGIC, VERSION, self.source, self.destination, self.flow, self.secret)
 
 
-def parse_hello(data: bytes, secret: bytes) -> Hello:
-    """A hello from its bytes, its secret compared.
+class Verdict(IntEnum):
+    """How a hello was received."""
 
-    Raises:
-        RunError: another protocol or version, or a wrong secret.
-    """
-    magic, version, source, destination, flow, theirs = _HELLO.unpack(data)
-    if magic != MAGIC or version != VERSION:
-        raise RunError("a stranger connected: another program, or another version of Genie.")
-    if not hmac.compare_digest(theirs, secret):
-        raise RunError(f"rank {source} connected with the secret of another run.", fix="stop the other run first.")
-    return Hello(source, destination, flow, theirs)
+    WELCOME = 0
+    OTHER_VERSION = 1
+    OTHER_SECRET = 2
+    UNEXPECTED = 3
+
+
+REASONS: Final = {
+    Verdict.OTHER_VERSION: "it speaks another version of Genie's protocol",
+    Verdict.OTHER_SECRET: "it has the secret of another run",
+    Verdict.UNEXPECTED: "that rank or flow is not expected there",
+}
+
+
+def pack_hello(link: Link, secret: bytes) -> bytes:
+    """First words of a caller."""
+    return _HELLO.pack(MAGIC, VERSION, *link, _proof(b"hello", link, secret))
+
+
+def parse_hello(data: bytes | bytearray, secret: bytes) -> tuple[Link, Verdict]:
+    """Who calls, and whether it belongs to this run (UNEXPECTED: it is no hello at all)."""
+    magic, version, source, destination, flow, proof = _HELLO.unpack(data)
+    link = Link(source, destination, flow)
+    if magic != MAGIC:
+        return link, Verdict.UNEXPECTED
+    if version != VERSION:
+        return link, Verdict.OTHER_VERSION
+    if not hmac.compare_digest(proof, _proof(b"hello", link, secret)):
+        return link, Verdict.OTHER_SECRET
+    return link, Verdict.WELCOME
+
+
+def pack_answer(link: Link, verdict: Verdict, secret: bytes) -> bytes:
+    """What a caller is told."""
+    return _ANSWER.pack(MAGIC, VERSION, verdict, _proof(b"answer", link, secret))
+
+
+def parse_answer(data: bytes | bytearray, link: Link, secret: bytes) -> str:
+    """Why the connection cannot be used; "" if it can."""
+    magic, version, verdict, proof = _ANSWER.unpack(data)
+    if magic != MAGIC:
+        return "what answers there is another program"
+    if verdict != Verdict.WELCOME:
+        return f"it refuses rank {link.source}: {REASONS.get(verdict, 'no reason given')}"
+    if version != VERSION or not hmac.compare_digest(proof, _proof(b"answer", link, secret)):
+        return "what answers there belongs to another run"
+    return ""
+
+
+def _proof(role: bytes, link: Link, secret: bytes) -> bytes:
+    return hmac.digest(secret, role + _WHO.pack(VERSION, *link), "sha256")

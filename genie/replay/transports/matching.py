@@ -1,12 +1,14 @@
-"""Which arrival belongs to which posted receive: by (source, tag, size), first with first."""
+"""Which arrival belongs to which posted receive: by (source, tag, size), first with first; and what was moved."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 Key = tuple[int, int, int]
 """(source rank, tag, size_bytes)"""
+
+Item = TypeVar("Item")
 
 
 class Posted(NamedTuple):
@@ -25,7 +27,7 @@ class Arrived(NamedTuple):
 
 
 class Matcher:
-    """Two queues a key, of which at most one is not empty."""
+    """Two queues a key, at most one of them not empty; empty ones are not kept, since tags are seldom used twice."""
 
     def __init__(self) -> None:
         self._posted: dict[Key, deque[Posted]] = {}
@@ -33,29 +35,67 @@ class Matcher:
 
     def post(self, key: Key, posted: Posted) -> Arrived | None:
         """The message that was here already, or None: then the receive waits."""
-        waiting = self._arrived.get(key)
-        if waiting:
-            return waiting.popleft()
+        if key in self._arrived:
+            return _first(self._arrived, key)
         self._posted.setdefault(key, deque()).append(posted)
         return None
 
     def arrive(self, key: Key, arrived: Arrived) -> Posted | None:
         """The receive that was waiting, or None: then the message waits."""
-        waiting = self._posted.get(key)
-        if waiting:
-            return waiting.popleft()
+        if key in self._posted:
+            return _first(self._posted, key)
         self._arrived.setdefault(key, deque()).append(arrived)
         return None
 
     def cancel(self, handle: int) -> bool:
-        """Forget a waiting receive."""
-        for waiting in self._posted.values():
+        """Forget a waiting receive; False if there is none."""
+        for key, waiting in self._posted.items():
             for posted in waiting:
                 if posted.handle == handle:
                     waiting.remove(posted)
+                    if not waiting:
+                        del self._posted[key]
                     return True
         return False
 
     def expected_from(self, peer: int) -> int:
         """How many receives wait for messages of a peer."""
         return sum(len(waiting) for key, waiting in self._posted.items() if key[0] == peer)
+
+
+def _first(queues: dict[Key, deque[Item]], key: Key) -> Item:
+    queue = queues[key]
+    item = queue.popleft()
+    if not queue:
+        del queues[key]
+    return item
+
+
+class Tally:
+    """Messages and payload bytes per peer, each way: what `Transport.moved` answers."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, list[int]] = {}
+        self._received: dict[int, list[int]] = {}
+
+    def sent(self, peer: int, size_bytes: int) -> None:
+        """One more message was acknowledged by a peer."""
+        _add(self._sent, peer, size_bytes)
+
+    def received(self, peer: int, size_bytes: int) -> None:
+        """One more message of a peer's is wholly here."""
+        _add(self._received, peer, size_bytes)
+
+    def totals(self) -> dict[str, dict[int, list[int]]]:
+        """``{"sent": {peer: [messages, bytes]}, "received": {...}}``."""
+        return {"sent": _copy(self._sent), "received": _copy(self._received)}
+
+
+def _add(totals: dict[int, list[int]], peer: int, size_bytes: int) -> None:
+    total = totals.setdefault(peer, [0, 0])
+    total[0] += 1
+    total[1] += size_bytes
+
+
+def _copy(totals: dict[int, list[int]]) -> dict[int, list[int]]:
+    return {peer: list(total) for peer, total in totals.items()}

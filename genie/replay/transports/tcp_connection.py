@@ -1,107 +1,113 @@
 """The two ends of one TCP connection: payload goes one way, acknowledgements come back.
 
 Separate connections a direction keep TCP's own acknowledgements small and pure, so that the fabric's strict class for
-small packets holds them (docs/testbed.md).
+small packets holds them (docs/transports.md has the measurement).
 """
 
 from __future__ import annotations
 
+import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from genie.errors import RunError
 from genie.replay.transports.framing import ACK, DATA, FRAME_BYTES, Frame, parse
+from genie.replay.transports.payload import PIECE_BYTES, first_difference, payload
+from genie.replay.transports.stamps import StampedSocket
 
-PIECE_BYTES: Final = 1 << 20
-"""Most that is handed to or taken from the kernel at once."""
+AHEAD_BYTES: Final = 2048
+"""Between messages this much is read at once: a header, and with it small messages whole."""
 
 LOW_WATER_BYTES: Final = 64 << 10
 """A receiver of bulk data is woken for this much, or for the last byte of a message, not for every packet."""
 
-PERIOD: Final = 251
-SO_TIMESTAMPNS: Final = 35
-_TIMESPEC: Final = struct.Struct("=qq")
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 
-_pattern: Final = bytes(range(PERIOD)) * (PIECE_BYTES // PERIOD + 2)
-PATTERN: Final = memoryview(_pattern)
-"""Payload: byte k of message number s is (k + s) mod 251, so that bytes lost, swapped or repeated show."""
-
-
-def pattern(sequence: int, offset: int, size_bytes: int) -> memoryview:
-    """The payload bytes [offset, offset + size) of a message (at most PIECE_BYTES)."""
-    start = (sequence + offset) % PERIOD
-    return PATTERN[start : start + size_bytes]
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outbound:
-    """A message on its way out."""
+    """A message on its way out; `header` is what is left of it to send, -1 in `sequence` means not started."""
 
     handle: int
     tag: int
     size_bytes: int
     posted_ns: int
-    sequence: int = 0
+    sequence: int = -1
     sent_bytes: int = 0
     first_byte_ns: int = -1
     header: bytes = b""
 
 
 class Sender:
-    """Our end of a connection that we send on."""
+    """Our end of a connection that we send on.
 
-    def __init__(self, sock: socket.socket, peer: int, flow: int) -> None:
-        self.sock, self.peer, self.flow = sock, peer, flow
+    Attributes:
+        waiting: messages not wholly handed to the kernel, in order.
+        unacknowledged: messages handed over, in order.
+        blocked: the kernel took no more; it will say when it does.
+    """
+
+    def __init__(self, sock: socket.socket, peer: int, flow: int, now: Callable[[], int]) -> None:
+        self.source = StampedSocket(sock, now)
+        self.peer, self.flow = peer, flow
         self.waiting: deque[Outbound] = deque()
         self.unacknowledged: deque[Outbound] = deque()
         self.blocked = False
-        self.closed = False
+        self.broken = ""
+        self.pushed_bytes = 0
         self._sequence = 0
         self._acks = bytearray()
+        self._scratch = memoryview(bytearray(128 * FRAME_BYTES))
 
-    def post(self, message: Outbound) -> None:
-        """Queue a message behind the earlier ones."""
-        message.sequence = self._sequence
-        message.header = Frame(DATA, message.tag, message.size_bytes, self._sequence).pack()
-        self._sequence += 1
-        self.waiting.append(message)
+    @property
+    def sock(self) -> socket.socket:
+        """The connection."""
+        return self.source.sock
 
-    def take_back(self) -> None:
-        """Forget the newest message, which has not started."""
-        self.waiting.pop()
-        self._sequence -= 1
+    @property
+    def outstanding(self) -> int:
+        """Messages not yet acknowledged."""
+        return len(self.waiting) + len(self.unacknowledged)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the message under way has left, its header included; 0 when all is handed over."""
+        if not self.waiting:
+            return 0
+        message = self.waiting[0]
+        header = len(message.header) if message.sequence >= 0 else FRAME_BYTES
+        return header + message.size_bytes - message.sent_bytes
 
     def push(self, now_ns: int, allowance: int) -> int:
         """Hand bytes to the kernel until it takes no more or `allowance` is used up; how many it took."""
         taken = 0
-        self.blocked = False
-        while self.waiting and taken < allowance:
+        while self.waiting and taken < allowance and not self.blocked:
             message = self.waiting[0]
-            count = self._push_once(message, allowance - taken)
-            if count < 0:
-                self.blocked = True
-                break
-            if message.first_byte_ns < 0:
-                message.first_byte_ns = now_ns
-            taken += count
+            if message.sequence < 0:
+                self._start(message, now_ns)
+            taken += self._push_once(message, allowance - taken)
             if not message.header and message.sent_bytes == message.size_bytes:
                 self.unacknowledged.append(self.waiting.popleft())
+        self.pushed_bytes += taken
         return taken
+
+    def _start(self, message: Outbound, now_ns: int) -> None:
+        message.sequence, message.first_byte_ns = self._sequence, now_ns
+        message.header = Frame(DATA, message.tag, message.size_bytes, self._sequence).pack()
+        self._sequence += 1
 
     def _push_once(self, message: Outbound, allowance: int) -> int:
         size = min(PIECE_BYTES, message.size_bytes - message.sent_bytes, allowance)
-        payload = pattern(message.sequence, message.sent_bytes, size)
+        piece = payload(message.sequence, message.sent_bytes, size)
         try:
-            count = self.sock.sendmsg([message.header, payload] if message.header else [payload])
+            count = self.sock.sendmsg([message.header, piece] if message.header else [piece])
         except BlockingIOError:
-            return -1
-        except OSError as error:
-            raise RunError(f"the connection to rank {self.peer} broke: {error.strerror}.") from error
+            self.blocked = True
+            return 0
+        except OSError as error:  # what the peer said before it went is still to be read: poll tells the end
+            self.blocked, self.broken = True, os.strerror(error.errno or 0)
+            return 0
         header = min(count, len(message.header))
         message.header = message.header[header:]
         message.sent_bytes += count - header
@@ -111,40 +117,38 @@ class Sender:
         """Messages that the peer has wholly received since the last call.
 
         Raises:
-            RunError: an acknowledgement out of order.
+            RunError: an acknowledgement of what was never sent, or no frame at all.
         """
-        done = []
-        while (data := _receive(self.sock, 4096)) is not None:
-            if not data:
-                self.closed = True
+        done: list[Outbound] = []
+        while True:
+            count = self.source.read(self._scratch)
+            self._acks += self._scratch[:count]
+            if self.source.drained:
                 break
-            self._acks += data
-        while len(self._acks) >= FRAME_BYTES:
-            frame = parse(self._acks[:FRAME_BYTES], self.peer)
-            del self._acks[:FRAME_BYTES]
-            if frame.kind != ACK or not self.unacknowledged or self.unacknowledged[0].sequence != frame.sequence:
-                raise RunError(f"rank {self.peer} acknowledged message {frame.sequence}, which is not outstanding.")
-            done.append(self.unacknowledged.popleft())
+        whole = len(self._acks) - len(self._acks) % FRAME_BYTES
+        for at in range(0, whole, FRAME_BYTES):
+            self._acknowledge(parse(self._acks, at), done)
+        del self._acks[:whole]
         return done
 
-    @property
-    def outstanding(self) -> int:
-        """Messages not yet acknowledged."""
-        return len(self.waiting) + len(self.unacknowledged)
+    def _acknowledge(self, frame: Frame, done: list[Outbound]) -> None:
+        """Everything up to the frame's message has arrived."""
+        known = self.unacknowledged
+        if frame.kind != ACK or not known or not known[0].sequence <= frame.sequence <= known[-1].sequence:
+            raise RunError(f"it acknowledged message {frame.sequence}, which is not outstanding.")
+        while known and known[0].sequence <= frame.sequence:
+            done.append(known.popleft())
+
+    def cancel(self, handle: int) -> bool:
+        """Forget a message of which nothing has been sent."""
+        for message in self.waiting:
+            if message.handle == handle and message.sequence < 0:
+                self.waiting.remove(message)
+                return True
+        return False
 
 
-def _receive(sock: socket.socket, size: int) -> bytes | None:
-    """Bytes, b"" at the end of the stream, None when there is nothing now."""
-    try:
-        return sock.recv(size)
-    except BlockingIOError:
-        return None
-    except ConnectionError:
-        return b""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A message that is wholly here."""
 
     tag: int
@@ -154,129 +158,148 @@ class Arrival:
 
 
 class Receiver:
-    """Our end of a connection that a peer sends on."""
+    """Our end of a connection that a peer sends on.
+
+    Args:
+        sock: connected, non-blocking.
+        peer: who sends.
+        flow: which of several connections.
+        now: the clock.
+        scratch: PIECE_BYTES that all receivers share.
+        verify: check every payload byte; otherwise the kernel throws payload away without a copy.
+    """
 
     def __init__(
         self,
         sock: socket.socket,
         peer: int,
         flow: int,
-        *,
-        verify: bool,
         now: Callable[[], int],
-        realtime_offset_ns: int,
+        scratch: memoryview,
+        *,
+        verify: bool = False,
     ) -> None:
-        self.sock, self.peer, self.flow = sock, peer, flow
-        self._verify, self._now, self._offset_ns = verify, now, realtime_offset_ns
-        self._buffer = bytearray(PIECE_BYTES)
-        self._header = bytearray()
+        self.source = StampedSocket(sock, now)
+        self.peer, self.flow = peer, flow
+        self._now, self._scratch, self._verify = now, scratch, verify
+        self._head = bytearray()
         self._frame: Frame | None = None
         self._got_bytes = 0
-        self._first_byte_ns = self._stamp_ns = -1
+        self._first_byte_ns = -1
+        self._next_sequence = 0
         self._low_water = 1
-        self._acks = bytearray()
-        self.closed = self.waits_for_room = False
+        self._acknowledged = 0
+        self._unsent = b""
         self.received_bytes = 0
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     @property
-    def in_message(self) -> bool:
-        """Whether a message is partly here."""
-        return self._frame is not None or bool(self._header)
+    def sock(self) -> socket.socket:
+        """The connection."""
+        return self.source.sock
 
-    def take_arrivals(self) -> list[Arrival]:
-        """Read all there is; messages completed by it are acknowledged at once.
+    @property
+    def unfinished(self) -> str:
+        """The message that is partly here, in words; "" if there is none."""
+        if self._frame is not None:
+            kind = f"message {self._frame.sequence} (tag {self._frame.tag})"
+            return f"{kind}, {self._got_bytes} of {self._frame.size_bytes} bytes"
+        return f"{len(self._head)} bytes of a message's header" if self._head else ""
+
+    def take_arrivals(self, budget_bytes: int) -> list[Arrival]:
+        """Read what there is, about `budget_bytes` at most; `flush_acks` is to follow.
 
         Raises:
-            RunError: no frame of ours, wrong payload, or the stream ended within a message.
+            RunError: no frame of ours, a message out of order, or payload that differs from what was sent.
         """
         done: list[Arrival] = []
-        while self._read_some(done):
-            pass
+        until = self.received_bytes + budget_bytes
+        while self.received_bytes < until:
+            if self._frame is None:
+                self._read_ahead(done)
+            else:
+                self._read_payload(self._frame, done)
+            if self.source.drained:
+                break
         self._set_low_water()
-        if self._acks:
-            self.flush_acks()
+        if done and self.source.reordered():
+            now_ns = self._now()
+            done = [arrival._replace(done_ns=now_ns) for arrival in done]
         return done
 
-    def _read_some(self, done: list[Arrival]) -> bool:
-        """Read a header or a piece of payload; whether there may be more."""
-        more = self._read_header() if self._frame is None else self._read_payload(self._frame)
-        if self._frame is not None and self._got_bytes == self._frame.size_bytes:
-            done.append(self._complete(self._frame))
-        return more
-
-    def _read_header(self) -> bool:
-        count = self._recv(memoryview(self._buffer)[: FRAME_BYTES - len(self._header)], 0)
-        if count <= 0:
-            return False
-        if not self._header:
-            self._first_byte_ns = self._stamp_ns
-        self._header += self._buffer[:count]
-        if len(self._header) == FRAME_BYTES:
-            self._frame, self._got_bytes = parse(self._header, self.peer), 0
-            self._header.clear()
-        return True
-
-    def _read_payload(self, frame: Frame) -> bool:
-        """Payload is thrown away by the kernel without a copy unless its content is to be checked."""
-        wanted = min(PIECE_BYTES, frame.size_bytes - self._got_bytes)
-        count = self._recv(memoryview(self._buffer)[:wanted], 0 if self._verify else socket.MSG_TRUNC)
-        if count <= 0:
-            return False
-        if self._verify and self._buffer[:count] != pattern(frame.sequence, self._got_bytes, count):
-            raise RunError(
-                f"payload of message {frame.sequence} from rank {self.peer} differs after byte {self._got_bytes}."
-            )
-        self._got_bytes += count
-        return True
-
-    def _recv(self, view: memoryview, flags: int) -> int:
-        """Bytes read, 0 when there are none now (`closed` tells why); remembers the kernel's time stamp."""
-        try:
-            count, ancillary, _, _ = self.sock.recvmsg_into([view], _ANCILLARY_BYTES, flags)
-        except BlockingIOError:
-            return 0
-        except ConnectionError:
-            count, ancillary = 0, []
-        if count == 0:
-            self.closed = True
-            return 0
-        self._stamp_ns = self._stamp(ancillary)
+    def _read_ahead(self, done: list[Arrival]) -> None:
+        """Read a header and perhaps more: all of it, if it is small messages."""
+        view = self._scratch[:AHEAD_BYTES]
+        count = self.source.read(view)
         self.received_bytes += count
+        if not self._head:
+            self._first_byte_ns = self.source.stamp_ns
+        self._head += view[:count]
+        at = 0
+        while self._frame is None and len(self._head) - at >= FRAME_BYTES:
+            self._begin(parse(self._head, at))
+            at += FRAME_BYTES
+            at += self._take_in(memoryview(self._head)[at:], done)
+            self._first_byte_ns = self.source.stamp_ns
+        del self._head[:at]
+
+    def _begin(self, frame: Frame) -> None:
+        if frame.kind != DATA or frame.sequence != self._next_sequence:
+            raise RunError(f"message {frame.sequence} came where {self._next_sequence} was due.")
+        self._frame, self._got_bytes = frame, 0
+        self._next_sequence += 1
+
+    def _read_payload(self, frame: Frame, done: list[Arrival]) -> None:
+        view = self._scratch[: min(PIECE_BYTES, frame.size_bytes - self._got_bytes)]
+        count = self.source.read(view, 0 if self._verify else socket.MSG_TRUNC)
+        self.received_bytes += count
+        self._take_in(view[:count], done)
+
+    def _take_in(self, data: memoryview, done: list[Arrival]) -> int:
+        """Count bytes to the message under way, as far as they belong to it; how many do."""
+        frame = self._frame
+        if frame is None:
+            return 0
+        count = min(len(data), frame.size_bytes - self._got_bytes)
+        if self._verify:
+            self._check(frame, data[:count])
+        self._got_bytes += count
+        if self._got_bytes == frame.size_bytes:
+            self._frame = None
+            done.append(Arrival(frame.tag, frame.size_bytes, self._first_byte_ns, self.source.stamp_ns))
         return count
 
-    def _stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
-        """When the kernel received the newest byte just read, on the monotonic clock; now, if it does not say."""
-        now_ns = self._now()
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
-                seconds, ns = _TIMESPEC.unpack(data)
-                return min(now_ns, int(seconds) * 1_000_000_000 + int(ns) - self._offset_ns)
-        return now_ns
+    def _check(self, frame: Frame, data: memoryview) -> None:
+        wrong = first_difference(data, frame.sequence, self._got_bytes)
+        if wrong >= 0:
+            raise RunError(
+                f"byte {wrong} of message {frame.sequence} (tag {frame.tag}, {frame.size_bytes} bytes) is not what "
+                "was sent.",
+                fix="TCP's checksum should have caught it: look for a faulty NIC, driver or memory.",
+            )
 
-    def _complete(self, frame: Frame) -> Arrival:
-        self._frame = None
-        self._acks += Frame(ACK, frame.tag, frame.size_bytes, frame.sequence).pack()
-        return Arrival(frame.tag, frame.size_bytes, self._first_byte_ns, max(self._stamp_ns, self._first_byte_ns))
-
-    def flush_acks(self) -> bool:
-        """Send what acknowledgements are due; whether all went out."""
-        try:
-            del self._acks[: self.sock.send(self._acks)]
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            self.closed = True
-        return not self._acks
+    def flush_acks(self) -> None:
+        """Acknowledge all messages that are here, as far as the socket takes it."""
+        while self.owes_acks:
+            if not self._unsent:
+                self._acknowledged = self._next_sequence - (self._frame is not None)
+                self._unsent = Frame(ACK, 0, 0, self._acknowledged - 1).pack()
+            try:
+                self._unsent = self._unsent[self.sock.send(self._unsent) :]
+            except BlockingIOError:
+                return
+            except OSError:  # the peer is gone; the next read says so
+                self._acknowledged, self._unsent = self._next_sequence, b""
 
     @property
     def owes_acks(self) -> bool:
         """Whether acknowledgements still wait for room in the socket."""
-        return bool(self._acks) and not self.closed
+        return bool(self._unsent) or self._acknowledged < self._next_sequence - (self._frame is not None)
 
     def _set_low_water(self) -> None:
-        left = self._frame.size_bytes - self._got_bytes if self._frame else 1
-        wanted = max(1, min(left, LOW_WATER_BYTES))
+        """Long messages only: for short ones the calls would cost more than they save."""
+        wanted = 1
+        if self._frame is not None and self._frame.size_bytes >= LOW_WATER_BYTES:
+            wanted = min(self._frame.size_bytes - self._got_bytes, LOW_WATER_BYTES)
         if wanted != self._low_water:
             self._low_water = wanted
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
