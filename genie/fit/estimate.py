@@ -1,239 +1,229 @@
 """Robust least squares on completion times, with honest standard errors.
 
 The parameters are those under which the simulator's own network code, given the posts as they were measured, delivers
-when delivery was measured. Residuals are weighted by the spread expected of them (1 % of the completion time + 100 ns)
-and enter through a soft-L1 loss. Messages of one pair of ranks, and those of one iteration, err together: covariances
-are cluster-robust (Liang and Zeger, Biometrika 73, 1986) over whichever of the two gives the larger error.
+when delivery was measured. Residuals are weighted by the spread expected of them and enter through a soft-L1 loss.
+How and why: docs/fit.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from genie.core.netmodel import DimensionModel, Estimate, NetworkModel
 from genie.core.timeline import Timeline
-from genie.errors import InputError
-from genie.fit.parameters import Parameter, parameters_of, with_values
-from genie.fit.result import FitResult, Outlier
-from genie.fit.samples import Floats, Samples, collect, predict
-from genie.network.models import charged_dimension
+from genie.errors import InputError, InternalError
+from genie.fit.covariance import Uncertainty, uncertainties
+from genie.fit.parameters import Parameter, layout_of
+from genie.fit.problem import Problem, minimise
+from genie.fit.result import FitResult, Fitted, Outlier
+from genie.fit.samples import Floats, Samples, collect
+from genie.fit.start import best_each, best_scaled, first_vector, rows_of
 
-RELATIVE_SPREAD: Final = 0.01
-FLOOR_NS: Final = 100.0
-RATE_STEP: Final = 1e-3
-TIME_STEP_NS: Final = 20.0
 WORST_CONDITION: Final = 300.0
 """Columns of the scaled Jacobian more alike than this cannot be told apart."""
 
 MIN_MESSAGES: Final = 8
+MIN_FEELING: Final = 3
+"""A parameter that fewer messages feel is not fitted."""
+
+COARSE_MESSAGES: Final = 600
+"""The search begins on so many; with the start that they give, the whole needs few steps."""
+
+SMALLEST_SCALE: Final = 0.05
 OUTLIER_MADS: Final = 8.0
 MAX_OUTLIERS: Final = 20
+VAGUE: Final = 0.25
 
 
-def fit(model: NetworkModel, timelines: Sequence[Timeline], *, hold: bool = True) -> FitResult:
+def fit(model: NetworkModel, timelines: Sequence[Timeline], *, hold: bool = True, per_link: bool = False) -> FitResult:
     """Fit a model's parameters to measured messages.
 
     Args:
         model: gives the structure; its values are where parameters stay that the data cannot tell.
         timelines: measured; all their iterations are used together.
         hold: keep such parameters as they are and say so, instead of refusing.
+        per_link: fit the capacity of every link of a fabric, not one for each class of links.
 
     Raises:
         InputError: too few messages, or (without `hold`) a parameter that the data cannot tell.
     """
     samples = collect(timelines)
-    if len(samples.messages) < MIN_MESSAGES:
+    if len(samples) < MIN_MESSAGES:
         raise InputError(
-            f"{len(samples.messages)} messages are too few to fit to (at least {MIN_MESSAGES}).",
+            f"{len(samples)} messages are too few to fit to (at least {MIN_MESSAGES}).",
             fix="replay more repeats or a larger workload.",
         )
-    return _Fit(model, samples, hold=hold).result()
+    return _Fit(model, samples, hold=hold, per_link=per_link).result()
+
+
+def equivalent_dimensions(shape: DimensionModel, timelines: Sequence[Timeline]) -> FitResult:
+    """The parameters with which ASTRA-sim's model of the given shape comes nearest to the measured messages.
+
+    For writing an ASTRA-sim network file although a fabric model is used; `median_error` says what that costs.
+
+    Raises:
+        InputError: too few messages, or none that the shape has to do with.
+    """
+    found = fit(shape, timelines)
+    if not isinstance(found.model, DimensionModel):
+        raise InternalError("a fit changed the kind of the model.")
+    return found
 
 
 class _Fit:
-    def __init__(self, model: NetworkModel, samples: Samples, *, hold: bool) -> None:
-        self.model, self.samples = model, samples
-        self.parameters = parameters_of(model)
-        self.measured = samples.fct_ns
-        self.spread = RELATIVE_SPREAD * np.abs(self.measured) + FLOOR_NS
+    def __init__(self, model: NetworkModel, samples: Samples, *, hold: bool, per_link: bool) -> None:
+        self.model, self.samples, self.hold = model, samples, hold
+        self.layout = layout_of(model, per_link=per_link)
+        self.parameters = self.layout.parameters
+        self.problem = Problem(self.layout, samples)
         self.unidentified: list[str] = []
         self.free = self._used()
-        self.hold = hold
 
     def _used(self) -> list[int]:
-        """Parameters that some message feels at all."""
-        if not isinstance(self.model, DimensionModel):
-            return list(range(len(self.parameters)))
-        messages = self.samples.messages
-        pairs = {(s, d) for s, d in zip(messages.src.tolist(), messages.dst.tolist(), strict=True)}
-        felt = {charged_dimension(self.model, s, d)[0] for s, d in pairs}
-        for at in range(len(self.model.dimensions)):
-            if at not in felt:
-                self.unidentified.append(f"no message crosses dimension {at}: its bandwidth and latency stay as given.")
-        return [at for at in range(len(self.parameters)) if at // 2 in felt]
+        """Parameters that some message has to do with."""
+        rows = rows_of(self.layout, self.samples)
+        unused = dict.fromkeys(p.unused for p, found in zip(self.parameters, rows, strict=True) if not len(found))
+        for what in unused:
+            self._say(f"{what}: what the model says of it stays as given.")
+        return [at for at, found in enumerate(rows) if len(found)]
 
-    def start(self) -> Floats:
-        """Where the search begins: from the data alone, as the given model may be wrong by any factor."""
-        sizes = self.samples.messages.size_bytes.astype(np.float64)
-        rate_bps = float(np.quantile(sizes * 8e9 / np.maximum(self.measured, 1.0), 0.9))
-        entries = [p.encode(rate_bps if p.rate else max(p.lowest, 0.0)) for p in self.parameters]
-        given = [p.encode(p.value) for p in self.parameters]
-        return np.array([entries[at] if at in self.free else given[at] for at in range(len(entries))])
-
-    def build(self, vector: Floats) -> NetworkModel:
-        """The model of a parameter vector."""
-        return with_values(self.model, [Estimate(p.decode(v)) for p, v in zip(self.parameters, vector, strict=True)])
-
-    def residuals(self, vector: Floats) -> Floats:
-        """(predicted - measured) in expected spreads."""
-        residuals: Floats = (predict(self.build(vector), self.samples) - self.measured) / self.spread
-        return residuals
-
-    def jacobian(self, vector: Floats) -> Floats:
-        """Central differences with steps that whole ns cannot swallow."""
-        columns = []
-        for at in self.free:
-            step = RATE_STEP if self.parameters[at].rate else TIME_STEP_NS
-            up, down = vector.copy(), vector.copy()
-            up[at] += step
-            down[at] = max(down[at] - step, self._lowest(at))
-            columns.append((self.residuals(up) - self.residuals(down)) / (up[at] - down[at]))
-        return np.column_stack(columns)
-
-    def _lowest(self, at: int) -> float:
-        return self.parameters[at].encode(self.parameters[at].lowest)
+    def _say(self, sentence: str) -> None:
+        if not self.hold:
+            raise InputError(sentence, fix="replay messages of other sizes or paths, or allow it to be held.")
+        self.unidentified.append(sentence)
 
     def solve(self) -> Floats:
-        """The vector of least loss; parameters that cannot be told apart are held one by one, times first."""
-        vector = self.start()
+        """The vector of least loss; parameters that the data cannot tell are held."""
+        vector = self._begin()
         while True:
-            vector = self._minimise(vector)
-            doubtful = self._doubtful(self.jacobian(vector))
-            if doubtful is None:
+            vector = minimise(self.problem, vector, self.free, 25)
+            jacobian = self.problem.jacobian(vector, self.free, central=True)
+            silent = self._silent(jacobian)
+            doubtful = silent or self._doubtful(jacobian)
+            if not doubtful:
                 return vector
-            self._give_up(doubtful)
-            vector[doubtful] = self.parameters[doubtful].encode(self.parameters[doubtful].value)
+            for at in doubtful:
+                vector[at] = self._hold(at, vector, feels_nothing=at in silent)
+            if not self.free:
+                raise InputError("the messages tell nothing about this network model.", fix="replay a larger workload.")
 
-    def _minimise(self, vector: Floats) -> Floats:
-        from scipy.optimize import least_squares  # noqa: PLC0415 - a second to import, needed only here
+    def _begin(self) -> Floats:
+        """From the data alone: an envelope, one factor on all rates, and the first messages."""
+        vector = first_vector(self.layout, self.samples)
+        few = Problem(self.layout, self.samples.head(COARSE_MESSAGES))
+        vector = best_each(few, best_scaled(few, vector))
+        return minimise(few, vector, self.free, 25) if len(few.samples) < len(self.samples) else vector
 
-        def residuals(entries: Floats) -> Floats:
-            return self.residuals(self._with(vector, entries))
+    def _silent(self, jacobian: Floats) -> list[int]:
+        """Parameters without effect on all but a few messages."""
+        return [at for at, felt in zip(self.free, _feeling(jacobian), strict=True) if felt < MIN_FEELING]
 
-        def jacobian(entries: Floats) -> Floats:
-            return self.jacobian(self._with(vector, entries))
-
-        found = least_squares(
-            residuals,
-            vector[self.free],
-            jac=jacobian,
-            bounds=([self._lowest(at) for at in self.free], np.inf),
-            x_scale=[0.1 if self.parameters[at].rate else 1000.0 for at in self.free],
-            loss="soft_l1",
-            xtol=1e-6,
-            ftol=1e-7,
-            max_nfev=40,
-        )
-        return self._with(vector, found.x)
-
-    def _with(self, vector: Floats, entries: Floats) -> Floats:
-        full = vector.copy()
-        full[self.free] = entries
-        return full
-
-    def _doubtful(self, jacobian: Floats) -> int | None:
-        """A parameter that the data cannot tell: without effect, or an echo of others."""
-        lengths = np.linalg.norm(jacobian, axis=0)
-        silent = [at for at, length in zip(self.free, lengths, strict=True) if length == 0]
-        if silent:
-            return silent[0]
-        _, singular, directions = np.linalg.svd(jacobian / lengths, full_matrices=False)
+    def _doubtful(self, jacobian: Floats) -> list[int]:
+        """The parameter, if any, that is an echo of others; times are given up before rates."""
+        _, singular, directions = np.linalg.svd(jacobian / np.linalg.norm(jacobian, axis=0), full_matrices=False)
         if singular[0] < WORST_CONDITION * singular[-1]:
-            return None
+            return []
         involved = [at for at, share in zip(self.free, np.abs(directions[-1]), strict=True) if share > 0.2]  # noqa: PLR2004
         times = [at for at in involved if not self.parameters[at].rate]
-        return (times or involved)[0]
+        return (times or involved)[:1]
 
-    def _give_up(self, at: int) -> None:
-        name, value = self.parameters[at].name, self.parameters[at].value
-        alike = "their sizes or paths are too much alike"
-        why = f"the messages cannot tell the {name} ({alike}): it stays as given, {value:g}."
-        if not self.hold:
-            raise InputError(why, fix="replay messages of different sizes, or allow it to be held.")
-        self.unidentified.append(why)
+    def _hold(self, at: int, vector: Floats, *, feels_nothing: bool) -> float:
+        """Where a parameter stays: as given, unless that alone would hold the messages back."""
+        parameter, trial = self.parameters[at], vector.copy()
+        trial[at] = parameter.encode(parameter.given.value)
+        kept = feels_nothing and self.problem.cost(trial) > 1.001 * self.problem.cost(vector) + 1e-6
+        why = "the messages never fill it" if feels_nothing and parameter.rate else "sizes or paths are too much alike"
+        where = f"it stays as given, {parameter.given.value:g} {parameter.unit}"
+        if kept:
+            where = (
+                f"the {parameter.given.value:g} {parameter.unit} given would slow them down, "
+                f"{parameter.decode(vector[at]):g} {parameter.unit} do not"
+            )
+        self._say(f"the messages cannot tell the {parameter.name} ({why}): {where}.")
         self.free.remove(at)
-        if not self.free:
-            raise InputError("the messages tell nothing about this network model.", fix="replay a larger workload.")
+        return float(vector[at] if kept else trial[at])
 
     def result(self) -> FitResult:
         vector = self.solve()
-        residuals = self.residuals(vector)
-        errors, t = self._standard_errors(self.jacobian(vector), residuals)
-        estimates = [
-            self._estimate(parameter, float(entry), errors.get(at))
-            for at, (parameter, entry) in enumerate(zip(self.parameters, vector, strict=True))
-        ]
-        relative = np.abs(residuals * self.spread) / np.maximum(self.measured, 1.0)
+        scale = max(_scale(self.problem.residuals(vector)), SMALLEST_SCALE)
+        scaled = Problem(self.layout, self.samples, scale)
+        vector = minimise(scaled, vector, self.free, 8)
+        jacobian = scaled.jacobian(vector, self.free, central=True)
+        residuals = scaled.residuals(vector)
+        known = dict(zip(self.free, uncertainties(jacobian, residuals, self._groupings()), strict=True))
+        felt = dict(zip(self.free, _feeling(jacobian), strict=True))
+        fitted = tuple(
+            _fitted(parameter, float(vector[at]), known.get(at), felt.get(at, 0))
+            for at, parameter in enumerate(self.parameters)
+        )
+        relative = np.abs(residuals * scaled.spread) / np.maximum(scaled.measured, 1.0)
         return FitResult(
-            model=with_values(self.model, estimates),
-            t=t,
+            model=self.layout.model([row.estimate for row in fitted]),
+            fitted=fitted,
             median_error=float(np.median(relative)),
             p90_error=float(np.quantile(relative, 0.9)),
-            outliers=self._outliers(residuals),
+            outliers=_outliers(scaled, residuals),
             unidentified=tuple(self.unidentified),
-            messages=len(self.measured),
+            messages=len(self.samples),
+            notes=tuple(self._notes(vector, known)),
         )
 
-    def _estimate(self, parameter: Parameter, entry: float, error: float | None) -> Estimate:
-        if error is None:
-            return Estimate(parameter.value)
-        return Estimate(parameter.decode(entry), parameter.stderr(entry, error), len(self.measured))
-
-    def _standard_errors(self, jacobian: Floats, residuals: Floats) -> tuple[dict[int, float], float]:
-        """Vector entry -> standard error, and the t factor of a 95 % interval."""
-        from scipy.stats import t as student  # noqa: PLC0415 - a second to import, needed only here
-
+    def _groupings(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
         messages = self.samples.messages
-        pairs = messages.src.astype(np.int64) * (1 << 32) + messages.dst
-        candidates = [sandwich(jacobian, residuals, clusters) for clusters in (pairs, self.samples.batches)]
-        usable = [(variance, groups) for variance, groups in candidates if groups > 1]
-        variance, groups = max(usable or candidates, key=lambda found: float(np.trace(found[0])))
-        errors = np.sqrt(np.diag(variance))
-        return dict(zip(self.free, errors.tolist(), strict=True)), float(student.ppf(0.975, max(groups - 1, 1)))
+        return {
+            "pair of ranks": messages.src.astype(np.int64) * (1 << 32) + messages.dst,
+            "iteration": self.samples.batches,
+            "message size": messages.size_bytes,
+        }
 
-    def _outliers(self, residuals: Floats) -> tuple[Outlier, ...]:
-        scale = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
-        far = np.flatnonzero(np.abs(residuals - np.median(residuals)) > OUTLIER_MADS * max(scale, 0.1))
-        worst = far[np.argsort(-np.abs(residuals[far]))][:MAX_OUTLIERS]
-        messages = self.samples.messages
-        return tuple(
-            Outlier(
-                int(messages.iteration[row]),
-                int(messages.src[row]),
-                int(messages.dst[row]),
-                int(messages.size_bytes[row]),
-                round(float(-residuals[row] * self.spread[row])),
-            )
-            for row in worst.tolist()
+    def _notes(self, vector: Floats, known: dict[int, Uncertainty]) -> list[str]:
+        notes = []
+        if self.samples.lost:
+            notes.append(f"{self.samples.lost} messages were not delivered or failed; the fit is without them.")
+        for at, uncertainty in known.items():
+            parameter = self.parameters[at]
+            if vector[at] <= self.problem.lowest(at) + 1e-3:
+                notes.append(f"the {parameter.name} ended at its lower bound; the truth may lie beyond the model.")
+            if parameter.rate and uncertainty.stderr > VAGUE:
+                notes.append(f"the {parameter.name} is only vaguely known.")
+        groupings = sorted({uncertainty.grouping for uncertainty in known.values()})
+        notes.append(f"standard errors are clustered by {' and '.join(groupings)}.")
+        return notes
+
+
+def _feeling(jacobian: Floats) -> list[int]:
+    """For each parameter, how many messages feel it."""
+    return [int(count) for count in np.count_nonzero(jacobian, axis=0)]
+
+
+def _scale(residuals: Floats) -> float:
+    """Spread of the bulk: 1.4826 x the median absolute deviation is a normal distribution's standard deviation."""
+    return 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+
+
+def _fitted(parameter: Parameter, entry: float, known: Uncertainty | None, felt: int) -> Fitted:
+    if known is None:
+        return Fitted(parameter.name, parameter.unit, Estimate(parameter.decode(entry)), 0.0)
+    estimate = Estimate(parameter.decode(entry), parameter.stderr(entry, known.stderr), felt)
+    return Fitted(parameter.name, parameter.unit, estimate, known.t)
+
+
+def _outliers(problem: Problem, residuals: Floats) -> tuple[Outlier, ...]:
+    """Messages farther off than eight times the spread of the bulk, worst first."""
+    off = np.abs(residuals - np.median(residuals))
+    far = np.flatnonzero(off > OUTLIER_MADS * max(_scale(residuals), 0.1))
+    worst = far[np.argsort(-off[far], kind="stable")][:MAX_OUTLIERS]
+    messages = problem.samples.messages
+    return tuple(
+        Outlier(
+            int(messages.iteration[row]),
+            int(messages.src[row]),
+            int(messages.dst[row]),
+            int(messages.size_bytes[row]),
+            round(float(-residuals[row] * problem.spread[row])),
         )
-
-
-def sandwich(jacobian: Floats, residuals: Floats, clusters: NDArray[Any]) -> tuple[Floats, int]:
-    """Cluster-robust covariance of the parameters (p x p), and the number of clusters.
-
-    `residuals` enter with the weights of the soft-L1 loss, (1 + r^2)^(-1/2).
-    """
-    weights = 1.0 / np.sqrt(1.0 + residuals**2)
-    bread = np.linalg.inv(jacobian.T @ (jacobian * weights[:, None]))
-    scores = jacobian * (weights * residuals)[:, None]
-    _, number = np.unique(clusters, return_inverse=True)
-    groups = int(number.max()) + 1
-    sums = np.zeros((groups, jacobian.shape[1]))
-    np.add.at(sums, number, scores)
-    correction = groups / max(groups - 1, 1)
-    variance: Floats = bread @ (sums.T @ sums) @ bread * correction
-    return variance, groups
+        for row in worst.tolist()
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from genie.core.netmodel import DimensionModel, Estimate, NetworkModel
+from genie.core.netmodel import Estimate, NetworkModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,49 +20,56 @@ class Outlier:
 
 
 @dataclass(frozen=True, slots=True)
+class Fitted:
+    """One parameter. `estimate` -/+ `t` x its standard error is its 95 % interval."""
+
+    name: str
+    unit: str
+    estimate: Estimate
+    t: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For tables and JSON."""
+        low, high = self.estimate.interval(self.t)
+        return {
+            "name": self.name,
+            "value": self.estimate.value,
+            "unit": self.unit,
+            "stderr": self.estimate.stderr,
+            "low": low,
+            "high": high,
+            "samples": self.estimate.samples,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class FitResult:
     """A fitted model.
 
     Attributes:
         model: with Estimates that carry standard errors and sample counts.
-        t: factor on a standard error that gives a 95 % interval (Student's t at the number of clusters - 1).
+        fitted: its parameters one by one.
         median_error, p90_error: of |predicted - measured| / measured over all messages.
         outliers: worst first.
-        unidentified: one sentence for each parameter that the data cannot tell; it was kept as given.
+        unidentified: one sentence for each parameter that the data cannot tell.
+        notes: what else to know when reading the numbers.
+        messages: how many it rests on.
     """
 
     model: NetworkModel
-    t: float
+    fitted: tuple[Fitted, ...]
     median_error: float
     p90_error: float
     outliers: tuple[Outlier, ...]
     unidentified: tuple[str, ...]
     messages: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def t(self) -> float:
+        """Largest factor on a standard error that gives a 95 % interval (Student's t at the clusters - 1)."""
+        return max((p.t for p in self.fitted if p.estimate.stderr is not None), default=0.0)
 
     def parameters(self) -> list[dict[str, Any]]:
         """One row a parameter: name, value, unit, stderr, low and high of the 95 % interval, samples."""
-        return [self._row(name, unit, estimate) for name, unit, estimate in _estimates(self.model)]
-
-    def _row(self, name: str, unit: str, estimate: Estimate) -> dict[str, Any]:
-        low, high = estimate.interval(self.t)
-        return {
-            "name": name,
-            "value": estimate.value,
-            "unit": unit,
-            "stderr": estimate.stderr,
-            "low": low,
-            "high": high,
-            "samples": estimate.samples,
-        }
-
-
-def _estimates(model: NetworkModel) -> list[tuple[str, str, Estimate]]:
-    if isinstance(model, DimensionModel):
-        rows = []
-        for at, dimension in enumerate(model.dimensions):
-            rows.append((f"dimension {at} bandwidth", "bit/s", dimension.bandwidth_bps))
-            rows.append((f"dimension {at} latency", "ns", dimension.latency_ns))
-        return rows
-    classes = {link.klass: link.capacity_bps for link in model.links}
-    rows = [(f"{klass} link capacity", "bit/s", capacity) for klass, capacity in sorted(classes.items())]
-    return [*rows, ("overhead a message", "ns", model.message_ns)]
+        return [parameter.as_dict() for parameter in self.fitted]

@@ -1,0 +1,117 @@
+"""Residuals and their derivatives: what a parameter vector predicts against what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from genie.core.netmodel import Estimate, NetworkModel
+from genie.fit.busy import ends_busy_period
+from genie.fit.parameters import Layout
+from genie.fit.samples import Floats, Samples, predict
+from genie.units import NS_PER_US
+
+RELATIVE_SPREAD: Final = 0.01
+FLOOR_NS: Final = 100.0
+"""Spread expected of a completion time: 1 % of it + 100 ns."""
+
+OVERTAKEN: Final = 10.0
+"""Factor on the spread of messages that others outlasted: how a link was shared among them is not for the model to say."""
+
+RATE_STEP: Final = 2e-3
+TIME_STEP_NS: Final = 20.0
+"""Steps of the differences: deliveries are whole ns, smaller steps would drown in that."""
+
+
+class Problem:
+    """Residuals of some messages as a function of the parameter vector."""
+
+    def __init__(self, layout: Layout, samples: Samples, scale: float = 1.0) -> None:
+        self.layout, self.samples = layout, samples
+        self.measured = samples.fct_ns
+        heard = np.where(ends_busy_period(samples), 1.0, OVERTAKEN)
+        self.spread = scale * heard * (RELATIVE_SPREAD * np.abs(self.measured) + FLOOR_NS)
+        self._last: tuple[bytes, Floats] | None = None
+
+    def build(self, vector: Floats) -> NetworkModel:
+        """The model of a parameter vector."""
+        return self.layout.model(
+            [Estimate(p.decode(entry)) for p, entry in zip(self.layout.parameters, vector.tolist(), strict=True)]
+        )
+
+    def residuals(self, vector: Floats) -> Floats:
+        """(predicted - measured) in expected spreads; the last answer is kept, as derivatives ask again."""
+        key = vector.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = key, (predict(self.build(vector), self.samples) - self.measured) / self.spread
+        return self._last[1]
+
+    def cost(self, vector: Floats) -> float:
+        """Soft-L1 loss."""
+        return float(np.sum(np.sqrt(1.0 + self.residuals(vector) ** 2) - 1.0))
+
+    def jacobian(self, vector: Floats, free: Sequence[int], *, central: bool = False) -> Floats:
+        """Differences (messages x free parameters): forward ones, or more exact and costly central ones."""
+        here = self.residuals(vector)
+        columns = [self._column(vector, at, here, central=central) for at in free]
+        self._last = vector.tobytes(), here
+        return np.column_stack(columns)
+
+    def _column(self, vector: Floats, at: int, here: Floats, *, central: bool) -> Floats:
+        step = RATE_STEP if self.layout.parameters[at].rate else TIME_STEP_NS
+        up, down = vector.copy(), vector.copy()
+        up[at] += step
+        if not central:
+            forward: Floats = (self.residuals(up) - here) / step
+            return forward
+        down[at] = max(down[at] - step, self.lowest(at))
+        both: Floats = (self.residuals(up) - self.residuals(down)) / (up[at] - down[at])
+        return both
+
+    def highest(self, at: int) -> float:
+        """Upper bound of a vector entry.
+
+        Messages of one size on shared links can trade a large overhead against fast links; a host whose software took
+        more than a few per cent of a transfer would have been warned of long before.
+        """
+        share = self.layout.parameters[at].most_share
+        if share is None:
+            return float("inf")
+        return max(share * float(np.median(self.measured)) + NS_PER_US, self.lowest(at) + NS_PER_US)
+
+    def lowest(self, at: int) -> float:
+        """Lower bound of a vector entry."""
+        return self.layout.parameters[at].encode(self.layout.parameters[at].lowest)
+
+
+def minimise(problem: Problem, vector: Floats, free: Sequence[int], evaluations: int) -> Floats:
+    """The vector of least soft-L1 loss; entries that are not `free` stay."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - a second to import, needed only here
+
+    def full(entries: Floats) -> Floats:
+        complete = vector.copy()
+        complete[list(free)] = entries
+        return complete
+
+    def residuals(entries: Floats) -> Floats:
+        return problem.residuals(full(entries))
+
+    def jacobian(entries: Floats) -> Floats:
+        return problem.jacobian(full(entries), free)
+
+    lowest = np.array([problem.lowest(at) for at in free])
+    highest = np.array([problem.highest(at) for at in free])
+    found = least_squares(
+        residuals,
+        np.clip(vector[list(free)], lowest + 1e-9, highest - 1e-9),
+        jac=jacobian,
+        bounds=(lowest, highest),
+        x_scale=np.array([0.1 if problem.layout.parameters[at].rate else 1000.0 for at in free]),
+        loss="soft_l1",
+        xtol=1e-6,
+        ftol=1e-6,
+        max_nfev=evaluations,
+    )
+    return full(np.asarray(found.x, np.float64))
