@@ -1,8 +1,8 @@
 """Which messages end a busy period: those that the workload waits for.
 
-Flows that share a link finish one after another where sharing is unfair, as TCP's is, and together where it is fair, as in
-the model. When the *last* of them is through does not depend on how they shared (as long as the link is never idle), and it
-is what releases the next step. So a fit should hear the last ones and listen less to the others.
+Flows that share a link finish one after another where sharing is unfair, as TCP's is, and together where it is fair,
+as in the model. When the *last* of them is through does not depend on how they shared (as long as the link is never
+idle), and it is what releases the next step. So a fit should hear the last ones and listen less to the others.
 """
 
 from __future__ import annotations

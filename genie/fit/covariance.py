@@ -1,7 +1,8 @@
 """Standard errors that do not believe in independent messages.
 
-Messages of one pair of ranks share a path, those of one iteration share a moment, and those of one size share what the
-model gets wrong about that size. Each of the three groupings is left out cluster by cluster; the widest interval counts.
+Messages of one pair of ranks share a path, those of one iteration share a moment, and those of one size share what
+the model gets wrong about that size. Under each of these groupings the solution is worked out again without one
+cluster at a time; for every parameter the widest interval counts.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ SMALLEST_SCALE: Final = 0.05
 OUTLIER_MADS: Final = 8.0
 MAX_OUTLIERS: Final = 20
 VAGUE: Final = 0.25
+CONTRADICTED: Final = 0.1
+"""Median relative error beyond which messages that identify nothing still contradict the model."""
 
 
 def fit(model: NetworkModel, timelines: Sequence[Timeline], *, hold: bool = True, per_link: bool = False) -> FitResult:
@@ -108,7 +110,17 @@ class _Fit:
             for at in doubtful:
                 vector[at] = self._hold(at, vector, feels_nothing=at in silent)
             if not self.free:
-                raise InputError("the messages tell nothing about this network model.", fix="replay a larger workload.")
+                return self._all_held(vector)
+
+    def _all_held(self, vector: Floats) -> Floats:
+        """Nothing can be told from these messages; the model as given stands, unless they contradict it."""
+        relative = np.abs(self.problem.residuals(vector) * self.problem.spread) / np.maximum(self.problem.measured, 1.0)
+        if float(np.median(relative)) > CONTRADICTED:
+            raise InputError(
+                "the messages contradict the network model as given, and tell none of its parameters.",
+                fix="replay a larger workload, with messages of different sizes.",
+            )
+        return vector
 
     def _begin(self) -> Floats:
         """From the data alone: an envelope, one factor on all rates, and the first messages."""
@@ -150,11 +162,15 @@ class _Fit:
         vector = self.solve()
         scale = max(_scale(self.problem.residuals(vector)), SMALLEST_SCALE)
         scaled = Problem(self.layout, self.samples, scale)
-        vector = minimise(scaled, vector, self.free, 8)
-        jacobian = scaled.jacobian(vector, self.free, central=True)
+        known: dict[int, Uncertainty] = {}
+        felt: dict[int, int] = {}
+        if self.free:
+            vector = minimise(scaled, vector, self.free, 8)
+            jacobian = scaled.jacobian(vector, self.free, central=True)
+            spreads = uncertainties(jacobian, scaled.residuals(vector), self._groupings())
+            known = dict(zip(self.free, spreads, strict=True))
+            felt = dict(zip(self.free, _feeling(jacobian), strict=True))
         residuals = scaled.residuals(vector)
-        known = dict(zip(self.free, uncertainties(jacobian, residuals, self._groupings()), strict=True))
-        felt = dict(zip(self.free, _feeling(jacobian), strict=True))
         fitted = tuple(
             _fitted(parameter, float(vector[at]), known.get(at), felt.get(at, 0))
             for at, parameter in enumerate(self.parameters)

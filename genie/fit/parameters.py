@@ -116,7 +116,7 @@ class FabricLayout:
         delays = (sum(model.links[at].delay_ns for at in route) for route in model.routes.values())
         found.append(
             Parameter("overhead a message", False, model.message_ns, -min(delays, default=0.0), most_share=0.02)
-        )  # noqa: FBT003
+        )
         if model.gap_ns.value > 0:
             found.append(Parameter("gap between sends", False, model.gap_ns, 0.0))  # noqa: FBT003
         self.parameters = tuple(found)

@@ -18,7 +18,7 @@ FLOOR_NS: Final = 100.0
 """Spread expected of a completion time: 1 % of it + 100 ns."""
 
 OVERTAKEN: Final = 10.0
-"""Factor on the spread of messages that others outlasted: how a link was shared among them is not for the model to say."""
+"""Factor on the spread of messages that others outlasted: how a link was shared is not for the model to say."""
 
 RATE_STEP: Final = 2e-3
 TIME_STEP_NS: Final = 20.0

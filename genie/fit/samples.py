@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,7 +104,7 @@ def predict(model: NetworkModel, samples: Samples) -> Floats:
     posts = posts_ns(model, samples)
     edges = [0, *(np.flatnonzero(np.diff(samples.batches)) + 1).tolist(), len(samples)]
     messages = list(zip(*(column.tolist() for column in _what(samples.messages)), strict=True))
-    for first, end in zip(edges, edges[1:], strict=False):
+    for first, end in itertools.pairwise(edges):
         _predict_batch(model, posts[first:end].tolist(), messages[first:end], predicted[first:end])
     return predicted - samples.start_ns
 
