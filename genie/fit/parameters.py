@@ -114,9 +114,9 @@ class FabricLayout:
             for name, estimate in zip(names, given, strict=True)
         ]
         delays = (sum(model.links[at].delay_ns for at in route) for route in model.routes.values())
-        found.append(
-            Parameter("overhead a message", False, model.message_ns, -min(delays, default=0.0), most_share=0.02)
-        )
+        shortest = min(delays, default=0.0)
+        overhead = Parameter("overhead a message", False, model.message_ns, -shortest, most_share=0.02)  # noqa: FBT003
+        found.append(overhead)
         if model.gap_ns.value > 0:
             found.append(Parameter("gap between sends", False, model.gap_ns, 0.0))  # noqa: FBT003
         self.parameters = tuple(found)

@@ -37,8 +37,8 @@ BURST_NS: Final = 1_000_000
 
 _MULTIPATH_BY_CHOSEN_FIELDS: Final = 3
 _FIVE_TUPLE: Final = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
-"""Addresses, protocol and ports. (Policy 1 hashes the same, but believes the random hash that the kernel's own TCP puts on
-its packets, so that a TCP flow's path would change from run to run and could not be looked up.)"""
+"""Addresses, protocol and ports. (Policy 1 hashes the same, but believes the random hash that the kernel's own TCP
+puts on its packets, so that a TCP flow's path would change from run to run and could not be looked up.)"""
 
 _AF_INET: Final = 2
 _ETH_P_IP: Final = 0x0800
