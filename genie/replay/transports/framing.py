@@ -29,16 +29,20 @@ _WHO: Final = struct.Struct("!HIII")
 
 
 class Frame(NamedTuple):
-    """DATA announces `size_bytes` of payload that follow; ACK says that all messages up to `sequence` are here."""
+    """DATA announces `size_bytes` of payload that follow; ACK says that all messages up to `sequence` are here.
+
+    `number` counts messages of one key among all connections of a pair of ranks (0 where there is one connection).
+    """
 
     kind: int
     tag: int
     size_bytes: int
     sequence: int
+    number: int = 0
 
     def pack(self) -> bytes:
         """As bytes."""
-        return _FRAME.pack(MAGIC, self.kind, 0, self.tag, self.size_bytes, self.sequence)
+        return _FRAME.pack(MAGIC, self.kind, self.number, self.tag, self.size_bytes, self.sequence)
 
 
 def parse(data: bytes | bytearray | memoryview, at: int = 0) -> Frame:
@@ -47,10 +51,10 @@ def parse(data: bytes | bytearray | memoryview, at: int = 0) -> Frame:
     Raises:
         RunError: no frame of ours, or a size beyond any message.
     """
-    magic, kind, zero, tag, size_bytes, sequence = _FRAME.unpack_from(data, at)
-    if magic != MAGIC or kind not in {DATA, ACK} or zero or size_bytes > MAX_MESSAGE_BYTES:
+    magic, kind, number, tag, size_bytes, sequence = _FRAME.unpack_from(data, at)
+    if magic != MAGIC or kind not in {DATA, ACK} or size_bytes > MAX_MESSAGE_BYTES:
         raise RunError("what came is no frame of ours.", fix="is another program on that port?")
-    return Frame(kind, tag, size_bytes, sequence)
+    return Frame(kind, tag, size_bytes, sequence, number)
 
 
 class Link(NamedTuple):

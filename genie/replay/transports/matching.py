@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 Key = tuple[int, int, int]
@@ -69,6 +70,40 @@ def _first(queues: dict[Key, deque[Item]], key: Key) -> Item:
     if not queue:
         del queues[key]
     return item
+
+
+class KeyNumbers:
+    """Numbers the messages of each key, so that several connections cannot let them overtake one another.
+
+    Both ends keep a number for each key that was ever used: made only where there are several connections.
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[Key, int] = {}
+        self._early: dict[Key, dict[int, Arrived]] = {}
+
+    def take(self, key: Key) -> int:
+        """Number of a message being posted."""
+        number = self._next.get(key, 0)
+        self._next[key] = number + 1
+        return number
+
+    def give_back(self, key: Key, number: int) -> bool:
+        """Whether it was the newest of its key, and now is not numbered any more."""
+        if self._next.get(key) != number + 1:
+            return False
+        self._next[key] = number
+        return True
+
+    def in_order(self, key: Key, number: int, arrived: Arrived) -> Iterator[Arrived]:
+        """The arrivals that are now not preceded by a missing one."""
+        early = self._early.setdefault(key, {})
+        early[number] = arrived
+        while (due := early.pop(self._next.get(key, 0), None)) is not None:
+            self.take(key)
+            yield due
+        if not early:
+            del self._early[key]
 
 
 class Tally:

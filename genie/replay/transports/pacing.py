@@ -7,12 +7,13 @@ up for it; a link that had nothing to send saves nothing up.
 
 from __future__ import annotations
 
+import math
 from typing import Final, Generic, Protocol, TypeVar
 
 from genie.units import NS_PER_MS, bps_to_bytes_per_ns
 
-CATCH_UP_NS: Final = 20 * NS_PER_MS
-"""Most lateness that is made up for; beyond it the receivers, not the link, were slow."""
+CATCH_UP_NS: Final = 100 * NS_PER_MS
+"""Most lateness that is made up for: a NIC would have gone on while the process slept."""
 
 QUANTUM_NS: Final = NS_PER_MS
 """Bulk leaves in portions of this much of the link's time: shorter ones cost wake-ups, longer ones fairness."""
@@ -59,11 +60,13 @@ class Pacer(Generic[AnySender]):
             self._senders.append(sender)
 
     def push(self, now_ns: int) -> list[AnySender]:
-        """Let everybody send its share of what the link had time for.
+        """Let everybody send its share of what the link had time for, once that is a portion.
 
         Returns:
             Those that the kernel took no more from: to be added again when it does.
         """
+        if self.wait_ns(now_ns) != 0:
+            return []
         self._busy_until_ns = max(self._busy_until_ns, now_ns - CATCH_UP_NS)
         waiting = self._senders
         for turn, sender in enumerate(waiting):
@@ -83,4 +86,4 @@ class Pacer(Generic[AnySender]):
             return None
         shortest = min(sender.unsent_bytes for sender in self._senders) * len(self._senders)
         portion_ns = min(QUANTUM_NS, shortest / self._bytes_per_ns)
-        return max(0, int(self._busy_until_ns + portion_ns - now_ns) + 1)
+        return max(0, math.ceil(self._busy_until_ns + portion_ns) - now_ns)

@@ -13,7 +13,7 @@ from genie.errors import InputError, NotReadyError, RunError
 from genie.replay.clock import Clock, RealClock
 from genie.replay.transports.base import Completion, Endpoint, Kind
 from genie.replay.transports.framing import MAX_MESSAGE_BYTES, SECRET_BYTES
-from genie.replay.transports.matching import Arrived, Matcher, Posted, Tally
+from genie.replay.transports.matching import Arrived, Key, KeyNumbers, Matcher, Posted, Tally
 from genie.replay.transports.pacing import Pacer
 from genie.replay.transports.payload import PIECE_BYTES
 from genie.replay.transports.tcp_connection import Outbound, Receiver, Sender
@@ -36,7 +36,7 @@ class TcpOptions:
         address: ours, IPv4 or IPv6.
         secret: 32 bytes that all ranks of a run share.
         port: to listen on; 0 lets the kernel choose.
-        flows: connections per ordered pair; messages take them in turn, so those of one key may overtake one another.
+        flows: connections per ordered pair; messages take them in turn.
         source_port: (peer, flow) -> local port to connect from, so that ECMP paths are reproducible; None: any.
         send_buffer_bytes, receive_buffer_bytes: the kernel's, bookkeeping included: about half is payload. The receive
             buffer bounds what a sender has in flight: k senders to one receiver may fill k times that of a switch.
@@ -77,16 +77,19 @@ class TcpTransport:
         self._turn: dict[int, int] = {}
         self._matcher, self._tally = Matcher(), Tally()
         self._ready: list[Completion] = []
+        self._outgoing, self._incoming = KeyNumbers(), KeyNumbers()
         self._pacer = Pacer[Sender](options.rate_bps) if options.rate_bps else None
 
     def open(self) -> Endpoint:
         """See base.Transport."""
-        listener = self._new_socket()
+        listener: socket.socket | None = None
         try:
+            listener = self._new_socket()
             listener.bind((self._options.address, self._options.port))
             listener.listen(BACKLOG)
         except OSError as error:
-            listener.close()
+            if listener is not None:
+                listener.close()
             raise NotReadyError(
                 f"cannot listen on {self._options.address} port {self._options.port}: {error.strerror}.",
                 where=f"rank {self._rank}",
@@ -154,7 +157,8 @@ class TcpTransport:
             raise RunError(f"a message of {size_bytes} bytes is beyond the limit.", where=f"rank {self._rank}")
         sender = self._next_flow(peer)
         now_ns = self._clock.now_ns()
-        sender.waiting.append(Outbound(handle, tag, size_bytes, now_ns))
+        number = self._outgoing.take((peer, tag, size_bytes)) if self._options.flows > 1 else 0
+        sender.waiting.append(Outbound(handle, tag, size_bytes, now_ns, number))
         if sender.blocked:
             return
         if self._pacer is not None:
@@ -237,15 +241,23 @@ class TcpTransport:
     def _receive(self, receiver: Receiver) -> None:
         for arrival in receiver.take_arrivals(TURN_BYTES):
             self._tally.received(receiver.peer, arrival.size_bytes)
+            key = (receiver.peer, arrival.tag, arrival.size_bytes)
             arrived = Arrived(arrival.first_byte_ns, arrival.done_ns, receiver.flow)
-            posted = self._matcher.arrive((receiver.peer, arrival.tag, arrival.size_bytes), arrived)
-            if posted is not None:
-                self._complete_recv(posted, arrived, receiver.peer)
+            if self._options.flows == 1:
+                self._arrive(key, arrived)
+                continue
+            for due in self._incoming.in_order(key, arrival.number, arrived):
+                self._arrive(key, due)
         receiver.flush_acks()
         if receiver.source.ended:
             self._end(receiver)
         else:
             self._watch(receiver, writable=receiver.owes_acks)
+
+    def _arrive(self, key: Key, arrived: Arrived) -> None:
+        posted = self._matcher.arrive(key, arrived)
+        if posted is not None:
+            self._complete_recv(posted, arrived, key[0])
 
     def _drive(self, sender: Sender, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -304,8 +316,19 @@ class TcpTransport:
 
     def cancel(self, handle: int) -> bool:
         """See base.Transport."""
-        senders = (sender for many in self._senders.values() for sender in many)
-        return any(sender.cancel(handle) for sender in senders) or self._matcher.cancel(handle)
+        for sender in (sender for senders in self._senders.values() for sender in senders):
+            message = sender.not_started(handle)
+            if message is not None:
+                return self._cancel_send(sender, message)
+        return self._matcher.cancel(handle)
+
+    def _cancel_send(self, sender: Sender, message: Outbound) -> bool:
+        """Too late if later messages of its key have been numbered."""
+        key = (sender.peer, message.tag, message.size_bytes)
+        if self._options.flows > 1 and not self._outgoing.give_back(key, message.number):
+            return False
+        sender.waiting.remove(message)
+        return True
 
     def moved(self) -> Mapping[str, Any]:
         """See base.Transport."""

@@ -27,12 +27,20 @@ LOW_WATER_BYTES: Final = 64 << 10
 
 @dataclass(slots=True, eq=False)
 class Outbound:
-    """A message on its way out; `header` is what is left of it to send, -1 in `sequence` means not started."""
+    """A message on its way out.
+
+    Attributes:
+        handle, tag, size_bytes, posted_ns: as posted.
+        number: see framing.Frame.
+        sequence: of its connection; -1 before it has started.
+        header: what of it is left to send.
+    """
 
     handle: int
     tag: int
     size_bytes: int
     posted_ns: int
+    number: int = 0
     sequence: int = -1
     sent_bytes: int = 0
     first_byte_ns: int = -1
@@ -94,7 +102,7 @@ class Sender:
 
     def _start(self, message: Outbound, now_ns: int) -> None:
         message.sequence, message.first_byte_ns = self._sequence, now_ns
-        message.header = Frame(DATA, message.tag, message.size_bytes, self._sequence).pack()
+        message.header = Frame(DATA, message.tag, message.size_bytes, self._sequence, message.number).pack()
         self._sequence += 1
 
     def _push_once(self, message: Outbound, allowance: int) -> int:
@@ -139,13 +147,9 @@ class Sender:
         while known and known[0].sequence <= frame.sequence:
             done.append(known.popleft())
 
-    def cancel(self, handle: int) -> bool:
-        """Forget a message of which nothing has been sent."""
-        for message in self.waiting:
-            if message.handle == handle and message.sequence < 0:
-                self.waiting.remove(message)
-                return True
-        return False
+    def not_started(self, handle: int) -> Outbound | None:
+        """The message of that handle, if nothing of it has been sent."""
+        return next((m for m in self.waiting if m.handle == handle and m.sequence < 0), None)
 
 
 class Arrival(NamedTuple):
@@ -153,6 +157,7 @@ class Arrival(NamedTuple):
 
     tag: int
     size_bytes: int
+    number: int
     first_byte_ns: int
     done_ns: int
 
@@ -265,7 +270,7 @@ class Receiver:
         self._got_bytes += count
         if self._got_bytes == frame.size_bytes:
             self._frame = None
-            done.append(Arrival(frame.tag, frame.size_bytes, self._first_byte_ns, self.source.stamp_ns))
+            done.append(Arrival(frame.tag, frame.size_bytes, frame.number, self._first_byte_ns, self.source.stamp_ns))
         return count
 
     def _check(self, frame: Frame, data: memoryview) -> None:

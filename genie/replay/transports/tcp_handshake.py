@@ -159,6 +159,9 @@ class Handshake:
             self._again(call, os.strerror(code))
             return
         try:
+            if sock.getsockname() == sock.getpeername():  # nobody listens, and the kernel chose that very port for us
+                self._again(call, os.strerror(errno.ECONNREFUSED))
+                return
             sock.send(pack_hello(call.link, self._secret))  # a new connection has room for it
         except OSError as error:
             self._again(call, str(error.strerror))
