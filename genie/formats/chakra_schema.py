@@ -15,7 +15,7 @@ _F = descriptor_pb2.FieldDescriptorProto
 _ONE, _MANY = _F.LABEL_OPTIONAL, _F.LABEL_REPEATED
 _PACKAGE: Final = "genie.chakra"
 
-_SCALARS: Final = (
+SCALARS: Final = (
     ("double", 3, _F.TYPE_DOUBLE),
     ("float", 5, _F.TYPE_FLOAT),
     ("int32", 7, _F.TYPE_INT32),
@@ -32,27 +32,12 @@ _SCALARS: Final = (
     ("string", 29, _F.TYPE_STRING),
     ("bytes", 31, _F.TYPE_BYTES),
 )
+"""Kinds of attribute values: name, field number (that of the list kind is one more), type."""
 
-INTEGER_KINDS: Final = frozenset(
-    f"{name}_val"
-    for name in (
-        "int32",
-        "int64",
-        "uint32",
-        "uint64",
-        "sint32",
-        "sint64",
-        "fixed32",
-        "fixed64",
-        "sfixed32",
-        "sfixed64",
-        "bool",
-    )
-)
-"""Which members of an attribute's value are integers."""
+_NO_INTEGERS: Final = {"double", "float", "string", "bytes"}
 
-LIST_KINDS: Final = frozenset(f"{name}_list" for name, _, _ in _SCALARS)
-"""Which members of an attribute's value are lists."""
+INTEGER_LISTS: Final = frozenset(f"{name}_list" for name, _, _ in SCALARS if name not in _NO_INTEGERS)
+"""Which members of an attribute's value are lists of integers or truth values."""
 
 
 def _field(message: Any, name: str, number: int, kind: int, label: int = _ONE, of: str = "") -> Any:
@@ -67,7 +52,7 @@ def _attribute(file: Any) -> None:
     message = file.message_type.add(name="AttributeProto")
     _field(message, "name", 1, _F.TYPE_STRING)
     message.oneof_decl.add(name="value")
-    for name, number, kind in _SCALARS:
+    for name, number, kind in SCALARS:
         holder = f"{name.capitalize()}List"
         _field(file.message_type.add(name=holder), "values", 1, kind, _MANY)
         _field(message, f"{name}_val", number, kind).oneof_index = 0
@@ -90,19 +75,11 @@ def _messages() -> dict[str, Any]:
     _field(node, "attr", 10, _F.TYPE_MESSAGE, _MANY, "AttributeProto")
     # In the schema of 2023 this number held the attributes; today it is free. Seeing it tells the age of a file.
     _field(node, "attributes_of_2023", 11, _F.TYPE_BYTES, _MANY)
-    # The same as Node, but with attributes left as bytes: equal ones are then decoded once, not once a node.
-    frame = file.message_type.add(name="NodeFrame")
-    for field in node.field:
-        copied = frame.field.add()
-        copied.CopyFrom(field)
-        if field.name == "attr":
-            copied.type = _F.TYPE_BYTES
-            copied.ClearField("type_name")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in ("AttributeProto", "GlobalMetadata", "Node", "NodeFrame")
+        for name in ("AttributeProto", "GlobalMetadata", "Node")
     }
 
 
@@ -110,4 +87,3 @@ _made: Final = _messages()
 AttributeProto: Final[Any] = _made["AttributeProto"]
 GlobalMetadata: Final[Any] = _made["GlobalMetadata"]
 Node: Final[Any] = _made["Node"]
-NodeFrame: Final[Any] = _made["NodeFrame"]

@@ -16,7 +16,8 @@ import numpy as np
 from genie.core.columns import csr_from_lists, csr_transpose
 from genie.core.workload import NONE, CollectiveKind, Group, NodeKind, Nodes
 from genie.errors import InputError
-from genie.formats.chakra import RawTrace, read_raw, write_raw
+from genie.formats.chakra import RawTrace, read_raw
+from genie.formats.chakra_writer import rewrite
 from genie.formats.comm_groups import read_comm_groups
 from genie.formats.workload import find_traces
 
@@ -358,7 +359,9 @@ def fix(raw: RawTrace) -> tuple[RawTrace, list[str]]:
         data_ids=data_ids.astype(np.uint64),
         ctrl_offsets=ctrl_offsets,
         ctrl_ids=ctrl_ids.astype(np.uint64),
-        offsets=(),
+        own_rank=raw.own_rank[keep],
+        frames=raw.frames[keep],
+        offsets=raw.offsets[keep],
     )
     return repaired, changes
 
@@ -405,6 +408,6 @@ def repair_files(prefix: Path | str, folder: Path) -> list[str]:
     changes = []
     for path in find_traces(prefix).values():
         repaired, made = fix(read_raw(path))
-        write_raw(folder / path.name.removesuffix(".gz"), repaired)
+        rewrite(folder / path.name.removesuffix(".gz"), repaired)
         changes += made
     return changes or ["nothing to repair; copies were written"]

@@ -11,7 +11,8 @@ import numpy as np
 
 from genie.core.workload import Group, Nodes, RankTrace, Workload
 from genie.errors import InputError
-from genie.formats.chakra import read_trace, write_trace
+from genie.formats.chakra import read_trace
+from genie.formats.chakra_writer import write_trace
 from genie.formats.comm_groups import read_comm_groups, write_comm_groups
 
 _TRACE = re.compile(r"^(?P<prefix>.*)\.(?P<rank>\d+)\.et(\.gz)?$")

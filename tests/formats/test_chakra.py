@@ -7,8 +7,9 @@ from strategies import dags
 
 from genie.core.workload import NONE, CollectiveKind, NodeKind
 from genie.errors import InputError
-from genie.formats.chakra import read_raw, read_trace, write_trace
+from genie.formats.chakra import read_raw, read_trace
 from genie.formats.chakra_schema import AttributeProto, GlobalMetadata, Node
+from genie.formats.chakra_writer import write_trace
 from genie.formats.frames import pack
 from genie.formats.workload import load_workload, save_workload
 from genie.patterns import generate
@@ -83,7 +84,7 @@ def test_comm_size_of_any_integer_kind(tmp_path, kind):
 
 @pytest.mark.parametrize(("field", "value"), [("double_val", 1.0), ("string_val", "1"), ("int64_val", -1)])
 def test_comm_size_of_another_kind_is_refused(tmp_path, field, value):
-    with pytest.raises(InputError, match="node 0: comm_size"):
+    with pytest.raises(InputError, match=r"node 0 \(n0\): comm_size"):
         read_trace(file_of(tmp_path, node(comm_type=("int64_val", 0), comm_size=(field, value))), 0)
 
 
