@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from genie.core.testbed import LinkSpec, Node, Role, Testbed, leaf_spine, single_switch
+from genie.core.testbed import (
+    MAX_MTU,
+    MAX_NODES,
+    MIN_MTU,
+    Cable,
+    LinkSpec,
+    Node,
+    Role,
+    Testbed,
+    leaf_spine,
+    single_switch,
+)
 from genie.errors import InputError
 from genie.units import parse_rate_bps, parse_size_bytes, parse_time_ns
 
@@ -47,12 +58,24 @@ class LinkFile(_Model):
 
 
 class LeafSpineFile(_Model):
-    """Two-tier Clos."""
+    """Two-tier Clos: `hosts` in all, or so many on each leaf."""
 
     kind: Literal["leaf-spine"]
-    hosts: int = Field(ge=2, le=1024)
+    hosts: int | None = Field(None, ge=2, le=1024)
+    hosts_per_leaf: int | None = Field(None, ge=1, le=1024)
     leaves: int = Field(ge=1, le=64)
     spines: int = Field(ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _one_count(self) -> Self:
+        if (self.hosts is None) == (self.hosts_per_leaf is None):
+            raise ValueError("say either hosts or hosts_per_leaf")
+        return self
+
+    @property
+    def total(self) -> int:
+        """How many hosts there are."""
+        return self.hosts if self.hosts is not None else (self.hosts_per_leaf or 0) * self.leaves
 
 
 class SingleSwitchFile(_Model):
@@ -66,8 +89,8 @@ class CustomFile(_Model):
     """Any graph: link ends as pairs, each with a class of `links`."""
 
     kind: Literal["custom"]
-    hosts: list[str]
-    switches: list[str]
+    hosts: list[str] = Field(min_length=1, max_length=MAX_NODES)
+    switches: list[str] = Field(max_length=MAX_NODES)
     cables: list[tuple[str, str, str]] = Field(description="[end, end, link class]")
 
 
@@ -78,16 +101,22 @@ class TestbedFile(_Model):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     kind: Literal["emulated"]
     topology: LeafSpineFile | SingleSwitchFile | CustomFile = Field(discriminator="kind")
-    links: dict[str, LinkFile] = Field(description="link class -> what its links are like; host and fabric are needed")
+    links: dict[str, LinkFile] = Field(
+        description="link class -> what its links are like: host, and fabric where there are spines, or those of cables"
+    )
     dilation: int = Field(1000, ge=1, le=1_000_000)
-    mtu: int = 4200
+    mtu: int = Field(4200, ge=MIN_MTU, le=MAX_MTU)
     ecmp_seed: int = Field(7, ge=1, le=1 << 30)
     ecmp_hash: Literal["5-tuple", "addresses"] = "5-tuple"
+    congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_-]{1,15}$", description="of the hosts' TCP")
     placement: list[str] | None = Field(None, description="rank i runs on placement[i]; default: rank i on host i")
 
     def testbed(self) -> Testbed:
         """As a core value, checked."""
         nodes, cables = self._graph()
+        unused = sorted(self.links.keys() - {cable.klass for cable in cables})
+        if unused:
+            raise InputError(f"links.{unused[0]} is described, but no link is of that class.", fix="remove it.")
         hosts = [node.name for node in nodes if node.role is Role.HOST]
         return Testbed(
             name=self.name,
@@ -97,6 +126,7 @@ class TestbedFile(_Model):
             dilation=self.dilation,
             mtu=self.mtu,
             hash_ports=self.ecmp_hash == "5-tuple",
+            congestion_control=self.congestion_control,
         )
 
     def _link(self, klass: str) -> LinkSpec:
@@ -104,11 +134,11 @@ class TestbedFile(_Model):
             raise InputError(f"links of class {klass!r} are used but not described.", fix=f"add links.{klass}.")
         return self.links[klass].spec()
 
-    def _graph(self) -> tuple[tuple[Node, ...], Any]:
+    def _graph(self) -> tuple[tuple[Node, ...], tuple[Cable, ...]]:
         shape = self.topology
         if isinstance(shape, LeafSpineFile):
             return leaf_spine(
-                shape.hosts, shape.leaves, shape.spines, self._link("host"), self._link("fabric"), self.ecmp_seed
+                shape.total, shape.leaves, shape.spines, self._link("host"), self._link("fabric"), self.ecmp_seed
             )
         if isinstance(shape, SingleSwitchFile):
             return single_switch(shape.hosts, self._link("host"), self.ecmp_seed)

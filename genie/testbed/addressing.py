@@ -1,0 +1,64 @@
+"""Which interface, address and hardware address each end of every cable gets: a pure function of the testbed."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from genie.core.testbed import Cable, Testbed, link_name
+
+PREFIX: Final = 30
+FIRST_INDEX: Final = 10
+_NETWORK: Final = 10 << 24
+_LOCAL_UNICAST: Final = b"\x02\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One end of a cable: interface `name`, number `index`, on `node`; its own IPv4 address and its peer's."""
+
+    node: str
+    name: str
+    index: int
+    address: str
+    peer: str
+    peer_address: str
+    cable: Cable
+
+    @property
+    def link(self) -> str:
+        """The directed link that leaves through this port."""
+        return link_name(self.node, self.peer)
+
+    @property
+    def mac(self) -> bytes:
+        """Hardware address: locally administered, ends in the IPv4 address."""
+        return mac(self.address)
+
+
+def mac(address: str) -> bytes:
+    """The hardware address that goes with an IPv4 address of ours."""
+    return _LOCAL_UNICAST + socket.inet_aton(address)
+
+
+def ports(testbed: Testbed) -> tuple[Port, ...]:
+    """Both ends of every cable; cable i has the network 10.0.0.0/30 + 4 i.
+
+    Interfaces are called eth0, eth1, ... in the order of a node's cables; their numbers differ between the ends of a
+    cable, since Linux takes up to a second to notice that a link is up whose two ends have one number.
+    """
+    used = dict.fromkeys((node.name for node in testbed.nodes), 0)
+    made = []
+    for number, cable in enumerate(testbed.cables):
+        mine, theirs = _address(4 * number + 1), _address(4 * number + 2)
+        ends = ((cable.a, mine, cable.b, theirs), (cable.b, theirs, cable.a, mine))
+        for end, (node, address, peer, peer_address) in enumerate(ends):
+            index = FIRST_INDEX + 2 * number + end
+            made.append(Port(node, f"eth{used[node]}", index, address, peer, peer_address, cable))
+            used[node] += 1
+    return tuple(made)
+
+
+def _address(number: int) -> str:
+    return socket.inet_ntoa((_NETWORK + number).to_bytes(4, "big"))

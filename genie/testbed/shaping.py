@@ -1,0 +1,95 @@
+"""What shapes one direction of a cable: HTB at the link's rate, a queue of its buffer, a class for small packets.
+
+The only module that uses pyroute2: it lays out the traffic-control messages. All ports of a kind are shaped alike, so a
+message is laid out once and copied with the port's number in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyroute2 import IPBatch
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
+
+from genie.core.testbed import ETHERNET_BYTES, MIN_REAL_BPS
+from genie.testbed.netlink import HEADER, Request
+from genie.units import BITS_PER_BYTE, NS_PER_S
+
+plugins.setdefault("bfifo", sched_pfifo)  # the same one number, but bytes; pyroute2 knows only the packet variant
+
+BURST_NS: Final = 1_000_000
+"""The shaper may lag by this much real time; shorter bursts lose rate on a busy machine, longer ones blur it."""
+
+ROCE_PORT: Final = 4791
+_ROCE_ACKNOWLEDGE, _ROCE_CONGESTION = 0x11, 0x81
+_ETH_P_IP: Final = 0x0800
+_ROOT, _BULK, _SMALL = 0x1_0000, 0x1_0001, 0x1_0002
+_BULK_QUEUE, _SMALL_QUEUE = 0x10_0000, 0x20_0000
+_INDEX_AT: Final = 4
+"""Where a traffic-control message holds the interface's number."""
+
+_ROCE: Final = ("0x11/0xff+9", f"{ROCE_PORT:#06x}/0xffff+22")
+_RULES: Final = (
+    ((*_ROCE, f"{_ROCE_ACKNOWLEDGE:#04x}/0xff+28"), _SMALL),
+    ((*_ROCE, f"{_ROCE_CONGESTION:#04x}/0xff+28"), _SMALL),
+    (_ROCE, _BULK),
+    (("0x0000/0xff00+2",), _SMALL),
+)
+"""First match counts: RoCE acknowledgements (positive or negative) and congestion notifications are small, other RoCE
+packets are not, however short (a message's last packet must not overtake the rest); of everything else, what is under
+256 bytes of IP. Offsets are from the start of an IPv4 header without options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a port is shaped: real rate of whole frames, bytes of queue, IP bytes of a full packet."""
+
+    wire_bps: int
+    queue_bytes: int
+    mtu: int
+
+
+def shape(index: int, wanted: Shape) -> Iterator[Request]:
+    """What to ask for, for interface number `index`."""
+    for request in _laid_out(wanted):
+        body = bytearray(request.body)
+        struct.pack_into("=i", body, _INDEX_AT, index)
+        yield request._replace(body=bytes(body))
+
+
+@functools.lru_cache(maxsize=64)
+def _laid_out(wanted: Shape) -> tuple[Request, ...]:
+    """The messages of one kind of port, for an interface without a number.
+
+    Small packets are not charged to the link: TCP acknowledges every other packet, a NIC once a message, and the
+    difference (0.4 % of a link used both ways) is TCP's, not the modelled network's.
+    """
+    batch, frame = IPBatch(), wanted.mtu + ETHERNET_BYTES
+    burst = max(2 * frame, wanted.wire_bps * BURST_NS // (BITS_PER_BYTE * NS_PER_S))
+    common = {"burst": burst, "cburst": burst, "quantum": frame}
+    bulk, small = f"{wanted.wire_bps}bit", f"{max(wanted.wire_bps // 10, MIN_REAL_BPS)}bit"
+    try:
+        batch.tc("add", "htb", 0, _ROOT, default=_BULK)
+        batch.tc("add-class", "htb", 0, _BULK, parent=_ROOT, rate=bulk, ceil=bulk, prio=1, **common)
+        batch.tc("add-class", "htb", 0, _SMALL, parent=_ROOT, rate=small, ceil=small, prio=0, **common)
+        batch.tc("add", "bfifo", 0, _BULK_QUEUE, parent=_BULK, limit=wanted.queue_bytes)
+        batch.tc("add", "bfifo", 0, _SMALL_QUEUE, parent=_SMALL, limit=wanted.queue_bytes)
+        for place, (keys, target) in enumerate(_RULES, start=1):
+            batch.tc(
+                "add-filter", "u32", 0, parent=_ROOT, prio=place, protocol=_ETH_P_IP, target=target, keys=list(keys)
+            )
+        return tuple(_requests(bytes(batch.batch)))
+    finally:
+        batch.close()
+
+
+def _requests(data: bytes) -> Iterator[Request]:
+    at = 0
+    while at < len(data):
+        length, kind, flags, _, _ = HEADER.unpack_from(data, at)
+        yield Request(kind, flags, data[at + HEADER.size : at + length], "shaping a port")
+        at += length + 3 & ~3
