@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,6 +93,7 @@ def loop(loaded: Loaded, root: Path, observer: Observer, lab_kind: str | None = 
     """
     run = RunWriter.create(root, "loop", loaded.experiment.name)
     save_inputs(run, loaded.files())
+    run.describe(loop=asdict(loaded.experiment.loop))
     with Lab(loaded.testbed, lab_kind) as lab:
         return _Loop(loaded, run, observer, lab).go()
 

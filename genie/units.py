@@ -77,6 +77,11 @@ def bps_to_bytes_per_ns(bandwidth_bps: float) -> float:
     return bandwidth_bps / BITS_PER_BYTE / 1_000_000_000
 
 
+def bytes_per_ns_to_bps(bandwidth_bytes_per_ns: Any) -> Any:
+    """Bytes per ns to bit/s; a number or an array."""
+    return bandwidth_bytes_per_ns * (BITS_PER_BYTE * NS_PER_S)
+
+
 def transfer_ns(size_bytes: float, rate_bps: float) -> float:
     """How long `size_bytes` take at `rate_bps`, in ns (a float: the caller says how to round)."""
     return size_bytes / bps_to_bytes_per_ns(rate_bps)

@@ -1,85 +1,243 @@
-"""Figures, drawn without pyplot's global state."""
+"""Figures, drawn without pyplot's global state. Each takes frames (see `frames`, `metrics`) and gives a Figure."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any, Final
 
+import matplotlib as mpl
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 
-from genie.core.timeline import UNKNOWN, Timeline
 from genie.core.workload import NodeKind
-from genie.units import ns_to_us
+from genie.report import show
+from genie.report.metrics import cdf, size_bins
 
-PREDICTED, MEASURED, COMPUTE, COLLECTIVE, POINT = "#8a8f98", "#1666c5", "#c9ced6", "#1666c5", "#e08a1e"
-MAX_BARS: Final = 6000
+INK, FAINT, PAPER, MEASURED, PREDICTED = "#1b1f24", "#d8dde5", "#fefefe", "#0b63ce", "#d9730d"
+COMPUTE, COLLECTIVE, POINT = "#aeb7c4", "#0b63ce", "#7c3aed"
+THEME: Final = {
+    INK: "var(--ink)",
+    FAINT: "var(--line)",
+    PAPER: "var(--paper)",
+    MEASURED: "var(--measured)",
+    PREDICTED: "var(--predicted)",
+    COMPUTE: "var(--compute)",
+    POINT: "var(--point)",
+}
+"""Colour of a figure -> the style sheet's name for it, so that a page's figures follow its light and dark."""
+
+_STYLE: Final[dict[Any, Any]] = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "font.size": 9,
+    "legend.frameon": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "genie",
+}
+
+MAX_RANKS: Final = 40
+MAX_TIPS: Final = 2_000
+"""So many bars of a timeline are drawn one by one, each with its tip; more are joined where they touch."""
+
+FINEST: Final = 2_000
+"""Gaps below 1 / FINEST of the time axis are closed when bars are joined."""
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an svg element."""
+def svg(figure: Figure, prefix: str = "figure") -> str:
+    """The figure as an svg element for a page: themed, ids made unique by `prefix`, artists' tips as titles."""
     out = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(out)  # type: ignore[no-untyped-call]
+    with mpl.rc_context(_STYLE):
+        FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
+            out, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
     text = out.getvalue()
-    return text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    text = text.replace("xlink:href", "href")
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}-", text)
+    for artist in figure.findobj(lambda one: str(one.get_gid() or "").startswith("tip")):
+        mark = f'<g id="{prefix}-{artist.get_gid()}">'
+        text = text.replace(mark, f"{mark}<title>{escape(str(artist.get_label()))}</title>")
+    for colour, name in THEME.items():
+        text = text.replace(colour, name)
+    return text
 
 
-def _axes(width: float, height: float, xlabel: str, ylabel: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.spines[["top", "right"]].set_visible(False)
+def _axes(width: float, height: float, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        axes = figure.add_subplot(facecolor="none")
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
     return figure, axes
 
 
-def rounds(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Predicted and measured iteration time, round by round."""
-    figure, axes = _axes(7, 3, "round", "iteration time (us)")
+def _legend(axes: Axes, handles: Sequence[Any] | None = None) -> None:
+    """Above the axes, where it hides nothing."""
+    with mpl.rc_context(_STYLE):
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4, "borderaxespad": 0.2}
+        axes.legend(handles=handles, **place) if handles else axes.legend(**place)
+
+
+def _thousands(value: float, _: object) -> str:
+    return f"{value:,g}"
+
+
+def rounds(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Predicted and measured iteration time, round by round, and how far the prediction is off."""
+    unit = show.time_unit([row[key] for row in rows for key in ("predicted_ns", "measured_ns")])
+    figure, axes = _axes(4.8, 2.9, "round", f"iteration time, {unit.name}")
     at = [row["round"] for row in rows]
-    axes.plot(at, [ns_to_us(row["predicted_ns"]) for row in rows], "o--", color=PREDICTED, label="predicted")
-    axes.plot(at, [ns_to_us(row["measured_ns"]) for row in rows], "o-", color=MEASURED, label="measured")
+    predicted, measured = ([unit.of_ns(row[key]) for row in rows] for key in ("predicted_ns", "measured_ns"))
+    axes.plot(at, predicted, "o--", color=PREDICTED, label="predicted")
+    axes.plot(at, measured, "s-", color=MEASURED, label="measured", markersize=5)
+    for row in rows:
+        where: dict[str, Any] = {"ha": "center", "va": "top", "transform": axes.get_xaxis_transform()}
+        axes.text(row["round"], 0.99, show.change(row["error"]), color=INK, fontsize=9, fontweight="bold", **where)
     axes.set_xticks(at)
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    axes.set_xlim(min(at) - 0.5, max(at) + 0.5)
+    axes.set_ylim(0, 1.2 * max(*predicted, *measured) or 1)
+    axes.yaxis.set_major_formatter(_thousands)
+    _legend(axes)
     return figure
 
 
-def fct_cdf(timelines: Sequence[tuple[str, Timeline]]) -> Figure:
-    """Share of messages whose completion took at most so long."""
-    figure, axes = _axes(7, 3, "message completion time (us)", "share of messages")
-    for (label, timeline), colour in zip(timelines, (MEASURED, PREDICTED), strict=False):
-        messages = timeline.messages
-        good = messages.delivered_ns != UNKNOWN
-        times = np.sort(messages.delivered_ns[good] - messages.posted_ns[good])
-        if len(times):
-            share = np.arange(1, len(times) + 1) / len(times)
-            axes.step(np.maximum(ns_to_us(1) * times, 1e-3), share, where="post", color=colour, label=label)
-    axes.set_xscale("log")
-    axes.set_ylim(0, 1.01)
-    axes.legend(frameon=False)
+def parameter(rows: Sequence[Mapping[str, Any]], name: str) -> Figure:
+    """A fitted parameter round by round, with its 95 % interval where it has one."""
+    known = [(row["round"], p) for row in rows for p in row["fitted"] if p["name"] == name]
+    unit, of = show.parameter_unit(max((p for _, p in known), key=lambda p: abs(p["value"])))
+    figure, axes = _axes(4.8, 2.9, "round", f"{name}, {unit}")
+    at, values = [number for number, _ in known], [of(p["value"]) for _, p in known]
+    below = [value - of(p["low"]) for value, (_, p) in zip(values, known, strict=True)]
+    above = [of(p["high"]) - value for value, (_, p) in zip(values, known, strict=True)]
+    axes.errorbar(at, values, [below, above], fmt="o", color=MEASURED, capsize=4)
+    axes.set_xticks(at)
+    axes.set_xlim(min(at) - 0.5, max(at) + 0.5)
+    axes.yaxis.set_major_formatter(_thousands)
     return figure
 
 
-def timeline(source: Timeline, iteration: int = 0) -> Figure:
-    """Who did what when, a row a rank: compute above, communication below."""
-    operators = source.operators
-    ranks = sorted(set(operators.rank.tolist()))
-    figure, axes = _axes(9, 1 + 0.35 * min(len(ranks), 32), "time (us)", "rank")
-    chosen = np.flatnonzero((operators.iteration == iteration) & (operators.done_ns != UNKNOWN))[:MAX_BARS]
-    for kinds, colour, offset, label in (
-        ({NodeKind.COMP}, COMPUTE, 0.0, "compute"),
-        ({NodeKind.COLLECTIVE}, COLLECTIVE, -0.4, "collective"),
-        ({NodeKind.SEND, NodeKind.RECV}, POINT, -0.4, "send, receive"),
-    ):
-        rows = chosen[np.isin(operators.kind[chosen], list(kinds))]
-        if len(rows):
-            start = operators.issue_ns[rows] * ns_to_us(1)
-            width = (operators.done_ns[rows] - operators.issue_ns[rows]) * ns_to_us(1)
-            axes.barh(operators.rank[rows] + offset, width, 0.36, start, color=colour, align="edge", label=label)
-    axes.set_yticks(ranks if len(ranks) <= 32 else ranks[:: len(ranks) // 16])  # noqa: PLR2004 - as many as are legible
-    axes.invert_yaxis()
-    axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+def fct_cdf(series: Mapping[str, pd.Series[Any]]) -> Figure:
+    """Share of messages that are complete within so much time; `series` are FCTs in ns by label ("measured", ...)."""
+    known = {label: cdf(values) for label, values in series.items()}
+    unit = show.time_unit([values[-1] for values, _ in known.values() if len(values)])
+    figure, axes = _axes(4.8, 2.9, f"message completion time (FCT), {unit.name}", "share of messages")
+    for label, (values, shares) in known.items():
+        if len(values):
+            x, y = np.concatenate((values[:1], values)), np.concatenate(([0], shares))
+            predicted = label == "predicted"
+            colour, dashes = (PREDICTED, "--") if predicted else (MEASURED, "-")
+            axes.step([unit.of_ns(v) for v in x], y, dashes, where="post", color=colour, label=label, linewidth=1.6)
+    if any((values > 0).all() and values[-1] > 20 * values[0] for values, _ in known.values() if len(values)):
+        axes.set_xscale("log")
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    _legend(axes)
     return figure
+
+
+def error_by_size(matched: pd.DataFrame) -> Figure:
+    """How far predictions of single messages are off, by size: median, half of them (thick), 90 % of them (thin)."""
+    figure, axes = _axes(4.8, 2.9, "message size", "error of the predicted FCT")
+    bins = pd.concat([matched["error"], size_bins(matched["size_bytes"])], axis=1)
+    labels = []
+    for at, (high, part) in enumerate(bins.groupby("size_to_bytes")):
+        p5, p25, p50, p75, p95 = np.percentile(part["error"], (5, 25, 50, 75, 95))
+        axes.plot([at, at], [p5, p95], color=MEASURED, linewidth=1.2)
+        axes.plot([at, at], [p25, p75], color=MEASURED, linewidth=6, solid_capstyle="butt")
+        axes.plot(at, p50, "o", color=PREDICTED, markersize=5)
+        low = part["size_from_bytes"].iloc[0]
+        labels.append(f"{show.size_range(low, float(str(high)))}\n{len(part):,}")
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_xticks(range(len(labels)), labels, rotation=0 if len(labels) <= 5 else 45)  # noqa: PLR2004 - as they fit
+    axes.set_xlim(-0.6, len(labels) - 0.4)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.1%}")
+    return figure
+
+
+_LANES: Final = (
+    ({NodeKind.COMP.name}, COMPUTE, 0.06, "compute"),
+    ({NodeKind.COLLECTIVE.name}, COLLECTIVE, 0.5, "collective"),
+    ({NodeKind.SEND.name, NodeKind.RECV.name}, POINT, 0.5, "send, receive"),
+)
+
+
+def timeline(operators: pd.DataFrame, iteration: int | None = None, end_ns: float | None = None) -> Figure:
+    """Who did what when, a row a rank: compute above, communication below. `end_ns`: where the time axis ends."""
+    done = operators[operators["done_ns"].notna() & operators["issue_ns"].notna()]
+    iteration = done["iteration"].min() if iteration is None else iteration
+    done = done[done["iteration"] == iteration]
+    ranks = _evenly(sorted(set(done["rank"].tolist())), MAX_RANKS)
+    done = done[done["rank"].isin(ranks)]
+    end_ns = max(float(done["done_ns"].max()) if end_ns is None else end_ns, 1.0)
+    unit = show.time_unit([end_ns])
+    figure, axes = _axes(9.2, 0.9 + 0.27 * max(len(ranks), 2), f"time, {unit.name}", "rank")
+    place = {rank: row for row, rank in enumerate(ranks)}
+    handles = []
+    for kinds, colour, offset, label in _LANES:
+        lane = done[done["kind"].isin(kinds)]
+        if len(lane):
+            handles.append(Patch(color=colour, label=label))
+            _bars(axes, lane if len(done) <= MAX_TIPS else _joined(lane, end_ns), place, unit, colour, offset)
+    axes.set_xlim(0, unit.of_ns(end_ns) * 1.01)
+    axes.xaxis.set_major_formatter(_thousands)
+    axes.set_ylim(len(ranks), 0)
+    axes.set_yticks([row + 0.5 for row in range(len(ranks))], [str(rank) for rank in ranks])
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    _legend(axes, handles)
+    return figure
+
+
+def _evenly(ranks: list[int], limit: int) -> list[int]:
+    """At most so many of the ranks, from first to last."""
+    if len(ranks) <= limit:
+        return ranks
+    return [ranks[at] for at in np.unique(np.linspace(0, len(ranks) - 1, limit).round().astype(int))]
+
+
+def _bars(
+    axes: Axes, lane: pd.DataFrame, place: Mapping[int, int], unit: show.TimeUnit, colour: str, offset: float
+) -> None:
+    columns = [lane[name].tolist() for name in ("rank", "issue_ns", "done_ns", "name")]
+    for rank, start_ns, done_ns, name in zip(*columns, strict=True):
+        corner = (unit.of_ns(start_ns), place[rank] + offset)
+        bar = Rectangle(corner, unit.of_ns(done_ns - start_ns), 0.4, facecolor=colour, edgecolor=PAPER)
+        bar.set_linewidth(0.5)
+        bar.set_gid(f"tip{len(axes.patches)}")
+        bar.set_label(f"{name}, rank {rank}: {unit(start_ns)} to {unit(done_ns)} {unit.name}")
+        axes.add_patch(bar)
+
+
+def _joined(lane: pd.DataFrame, end_ns: float) -> pd.DataFrame:
+    """Intervals of a rank joined where they overlap or nearly touch."""
+    gap_ns, rows = end_ns / FINEST, []
+    for rank, own in lane.sort_values(["rank", "issue_ns"]).groupby("rank"):
+        start, reach = own["issue_ns"].to_numpy(), np.maximum.accumulate(own["done_ns"].to_numpy())
+        new = np.concatenate(([True], start[1:] > reach[:-1] + gap_ns))
+        first = np.flatnonzero(new)
+        last = np.concatenate((first[1:], [len(start)])) - 1
+        counts = last - first + 1
+        names = [
+            f"{count:,} operators" if count > 1 else str(own["name"].iloc[at])
+            for at, count in zip(first, counts, strict=True)
+        ]
+        rows.append(pd.DataFrame({"rank": rank, "issue_ns": start[first], "done_ns": reach[last], "name": names}))
+    return pd.concat(rows, ignore_index=True)
