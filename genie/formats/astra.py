@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
 from genie.core.system import MemoryKind, Optimization, RemoteMemory, Scheduling, System
 from genie.core.workload import CollectiveKind, RankTrace
 from genie.errors import InputError
 from genie.formats.chakra import read_trace
-from genie.formats.comm_groups import read_json
+from genie.formats.textfile import Keys, as_count, as_number, read_json, read_yaml
 from genie.formats.workload import find_traces
 from genie.units import GB, astra_gbps_to_bps, bps_to_astra_gbps
 
@@ -26,20 +25,6 @@ _COLLECTIVES: Final = {
     "all-to-all": CollectiveKind.ALL_TO_ALL,
 }
 _TERA: Final = 1e12
-
-
-def read_yaml(path: Path | str) -> Any:
-    """A YAML file's content, loaded safely.
-
-    Raises:
-        InputError: missing or malformed.
-    """
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}.", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"is no YAML: {' '.join(str(error).split())}.", where=str(path)) from error
 
 
 def read_network(path: Path | str, *, aware: bool = False) -> DimensionModel:
@@ -76,13 +61,17 @@ def _network_list(content: dict[str, Any], key: str, path: Path | str) -> list[A
 def _dimension(topology: Any, size: Any, bandwidth: Any, latency: Any) -> Dimension:
     if topology not in list(Topology):
         raise InputError(f"unknown topology {topology!r}.", fix="use Ring, FullyConnected or Switch.")
-    if type(size) is not int:
-        raise InputError(f"npus_count {size!r} is no whole number.")
+    count = as_count(size)
+    if count is None:
+        raise InputError(f"npus_count {size!r} is no whole number of ranks.")
+    numbers = []
     for name, value in (("bandwidth", bandwidth), ("latency", latency)):
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        number = as_number(value)
+        if number is None:
             raise InputError(f"{name} {value!r} is no number.")
-    bandwidth_bps = Estimate(astra_gbps_to_bps(float(bandwidth)))
-    return Dimension(Topology(topology), size, bandwidth_bps, Estimate(float(latency)))
+        numbers.append(number)
+    bandwidth_bps = Estimate(astra_gbps_to_bps(numbers[0]))
+    return Dimension(Topology(topology), count, bandwidth_bps, Estimate(numbers[1]))
 
 
 def write_network(path: Path | str, model: DimensionModel, comment: str = "") -> None:
@@ -107,38 +96,6 @@ def _errors(dims: tuple[Dimension, ...], which: str) -> str:
     return "; standard errors " + ", ".join(f"{scale(e.stderr or 0.0):.4g}" for e in estimates)
 
 
-class _Keys:
-    """Typed access to a JSON object's keys, with the file in every message."""
-
-    def __init__(self, content: Any, path: Path | str) -> None:
-        if not isinstance(content, dict):
-            raise InputError("is no JSON object.", where=str(path))
-        self.content, self.path = content, str(path)
-
-    def number(self, key: str, default: float) -> float:
-        value = self.content.get(key, default)
-        if isinstance(value, str | list | dict) or value is None:
-            raise InputError(f"{key} must be a number, not {value!r}.", where=self.path)
-        return float(value)
-
-    def whole(self, key: str, default: int) -> int:
-        """ASTRA-sim truncates fractions (10.7 becomes 10)."""
-        return int(self.number(key, default))
-
-    def choice(self, key: str, choices: type[StrEnum], default: Any) -> Any:
-        value = self.content.get(key, default)
-        if value not in list(choices):
-            names = ", ".join(str(c.value) for c in choices)
-            raise InputError(f"{key} is {value!r}; it can be {names}.", where=self.path)
-        return choices(value)
-
-    def names(self, key: str) -> tuple[str, ...]:
-        value = self.content.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise InputError(f"{key} must be a list of names, not {value!r}.", where=self.path)
-        return tuple(value)
-
-
 def read_system(
     path: Path | str,
     *,
@@ -159,20 +116,17 @@ def read_system(
     Raises:
         InputError: a wrong type, an unknown name, or a value that lets ASTRA-sim do nothing.
     """
-    keys = _Keys(read_json(path), path)
-    delay_ns = keys.whole("endpoint-delay", 10)
-    if "endpoint-delay" in keys.content:
-        delay_ns = int(delay_ns * injection_scale)
+    keys = Keys(read_json(path), path)
     active = keys.whole("active-chunks-per-dimension", 1)
     if active < 1 or queues_per_dim < 1:
         raise InputError("without an active chunk or a queue nothing would ever be sent.", where=str(path))
-    if keys.whole("model-shared-bus", 0):
+    if keys.whole("model-shared-bus", 0) == 1:
         raise InputError("model-shared-bus is not supported.", where=str(path), fix="set it to 0.")
     system = System(
         splits=keys.whole("preferred-dataset-splits", 0),
         active_chunks=active,
         queues_per_dim=queues_per_dim,
-        endpoint_delay_ns=delay_ns,
+        endpoint_delay_ns=_endpoint_delay_ns(keys, injection_scale),
         scheduling=keys.choice("scheduling-policy", Scheduling, Scheduling.LIFO.value),
         optimization=keys.choice("collective-optimization", Optimization, Optimization.BASELINE.value),
         local_mem_bytes_per_s=keys.number("local-mem-bw", 0.0) * GB,
@@ -185,7 +139,59 @@ def read_system(
     return replace(system, **_algorithms(keys))
 
 
-def _algorithms(keys: _Keys) -> dict[str, Any]:
+def _endpoint_delay_ns(keys: Keys, injection_scale: float) -> int:
+    delay_ns = keys.whole("endpoint-delay", 10)
+    if "endpoint-delay" not in keys.content:
+        return delay_ns
+    if not math.isfinite(injection_scale) or injection_scale < 0:
+        raise InputError(f"an injection scale of {injection_scale} is no factor.", fix="use a number from 0.")
+    return int(delay_ns * injection_scale)
+
+
+_UNUSED: Final = {
+    **dict.fromkeys(("L", "o", "g", "G", "local-reduction-delay"), "acts only with model-shared-bus"),
+    **dict.fromkeys(
+        ("boost-mode", "intra-dimension-scheduling", "inter-dimension-scheduling"), "is not read by ASTRA-sim any more"
+    ),
+    **dict.fromkeys(("track-local-mem", "local-mem-trace-filename"), "is not supported: memory is not tracked"),
+    "trace-enabled": "is not needed: a run always records every node",
+}
+"""Keys that are accepted without an effect, and why."""
+
+_USED: Final = {
+    "preferred-dataset-splits",
+    "scheduling-policy",
+    "collective-optimization",
+    "endpoint-delay",
+    "active-chunks-per-dimension",
+    "local-mem-bw",
+    "peak-perf",
+    "roofline-enabled",
+    "replay-only",
+    "model-shared-bus",
+    "per-node-custom-implementation",
+    *(f"{name}-implementation" for name in _COLLECTIVES),
+    *(f"{name}-implementation-custom" for name in _COLLECTIVES),
+}
+
+
+def system_notes(path: Path | str) -> tuple[str, ...]:
+    """What `read_system` passes over in a system file: one sentence a key that has no effect.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    notes = []
+    for key in Keys(read_json(path), path).content:
+        if key in _UNUSED:
+            notes.append(f"{path}: {key} {_UNUSED[key]}.")
+        elif key not in _USED:
+            near = difflib.get_close_matches(key, sorted(_USED), 1)
+            notes.append(f"{path}: unknown key {key} is ignored{f'; did you mean {near[0]}' if near else ''}.")
+    return tuple(notes)
+
+
+def _algorithms(keys: Keys) -> dict[str, Any]:
     algorithms, custom = {}, {}
     for name, kind in _COLLECTIVES.items():
         if names := keys.names(f"{name}-implementation"):
@@ -198,7 +204,7 @@ def _algorithms(keys: _Keys) -> dict[str, Any]:
     return {
         "algorithms": algorithms,
         "custom": custom,
-        "custom_by_node": _per_node(by_node, keys.path) if by_node else {},
+        "custom_by_node": _per_node(by_node, keys.path) if by_node is not None else {},
     }
 
 
@@ -220,7 +226,7 @@ def read_memory(path: Path | str) -> RemoteMemory:
     Raises:
         InputError: unknown type, or a bandwidth that is not above zero where one is needed.
     """
-    keys = _Keys(read_json(path), path)
+    keys = Keys(read_json(path), path)
     kind = keys.choice("memory-type", MemoryKind, None)
     bandwidth = keys.whole("remote-mem-bw", 0)
     if kind is not MemoryKind.NONE and bandwidth < 1:
@@ -237,11 +243,13 @@ def read_logical_topology(path: Path | str) -> tuple[int, ...]:
     Raises:
         InputError: no list of whole numbers above zero.
     """
-    keys = _Keys(read_json(path), path)
+    keys = Keys(read_json(path), path)
     dims = keys.content.get("logical-dims")
-    if not isinstance(dims, list) or not dims or not all(str(d).isdigit() and int(d) > 0 for d in dims):
-        raise InputError(f"logical-dims {dims!r} is no list of sizes.", where=str(path))
-    return tuple(int(d) for d in dims)
+    counts = [as_count(dim) for dim in dims] if isinstance(dims, list) else []
+    sizes = tuple(count for count in counts if count)
+    if not sizes or len(sizes) != len(counts):
+        raise InputError("logical-dims is no list of sizes.", where=str(path), fix='{"logical-dims": ["8", "4"]}')
+    return sizes
 
 
 def read_custom_collectives(system: System) -> dict[str, tuple[RankTrace, ...]]:

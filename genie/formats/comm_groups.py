@@ -9,24 +9,7 @@ from typing import Any
 
 from genie.core.workload import Group
 from genie.errors import InputError
-
-
-def read_json(path: Path | str) -> Any:
-    """A JSON file's content.
-
-    Raises:
-        InputError: missing or malformed, with line and column.
-    """
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}.", where=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise InputError("is no UTF-8 text.", where=str(path)) from error
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"is no JSON: {error.msg}.", where=f"{path}, line {error.lineno}, column {error.colno}"
-        ) from error
+from genie.formats.textfile import MAX_INT32, as_count, read_json
 
 
 def read_comm_groups(path: Path | str) -> tuple[Group, ...]:
@@ -44,10 +27,17 @@ def read_comm_groups(path: Path | str) -> tuple[Group, ...]:
 
 
 def _group(name: str, ranks: Any, path: Path | str) -> Group:
-    if not name.isdigit() or int(name) == 0:
-        raise InputError(f"group {name!r} is no number above zero (0 and no name mean all ranks).", where=str(path))
-    if not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
-        raise InputError(f"the ranks of group {name} are no list of numbers from 0.", where=str(path))
+    number = as_count(name)
+    if not number or name != str(number):
+        raise InputError(
+            f"group {name!r} is no plain number from 1 to {MAX_INT32} (0 and no name mean all ranks).",
+            where=str(path),
+            fix='name groups "1", "2", ... as pg_name does.',
+        )
+    if not isinstance(ranks, list) or not all(type(rank) is int and as_count(rank) is not None for rank in ranks):
+        raise InputError(
+            f"the ranks of group {name} are no list of numbers from 0.", where=str(path), fix="list global ranks."
+        )
     try:
         return Group(name, tuple(ranks))
     except InputError as error:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from genie.core.experiment import Experiment, LoopRule, ReplayRule
 from genie.core.system import Profile
 from genie.errors import InputError
-from genie.formats.astra import read_yaml
+from genie.formats.textfile import read_yaml
 
 
 class _Model(BaseModel):

@@ -4,7 +4,14 @@ from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
 from genie.core.system import MemoryKind, Optimization
 from genie.core.workload import CollectiveKind
 from genie.errors import InputError
-from genie.formats.astra import read_logical_topology, read_memory, read_network, read_system, write_network
+from genie.formats.astra import (
+    read_logical_topology,
+    read_memory,
+    read_network,
+    read_system,
+    system_notes,
+    write_network,
+)
 from genie.formats.comm_groups import read_comm_groups
 
 GOOD = "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [50.0, 25]\nlatency: [500, 0.5]\nextra: 1\n"
@@ -116,3 +123,60 @@ def test_bad_groups_are_refused(tmp_path, text):
 def test_groups_keep_their_order(tmp_path):
     (group,) = read_comm_groups(given(tmp_path, '{"3": [2, 0, 1]}'))
     assert (group.name, group.ranks) == ("3", (2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_network, GOOD.replace("25]", "1" + "0" * 400 + "]")),
+        (read_network, GOOD.replace("25]", ".nan]")),
+        (read_network, GOOD.replace("extra: 1", "extra: 2001-13-45")),
+        (read_network, GOOD.replace("[4, 2]", "[4, 99999999999]")),
+        (read_network, "[" * 5000),
+        (read_system, '{"endpoint-delay": NaN}'),
+        (read_system, '{"endpoint-delay": 1e400}'),
+        (read_system, '{"endpoint-delay": -5}'),
+        (read_system, '{"preferred-dataset-splits": -1}'),
+        (read_system, '{"local-mem-bw": -1}'),
+        (read_system, '{"active-chunks-per-dimension": 1' + "0" * 5000 + "}"),
+        (read_system, '{"per-node-custom-implementation": []}'),
+        (read_system, "[" * 100_000),
+        (read_memory, '{"memory-type": "MEMORY_POOL", "remote-mem-bw": 1, "remote-mem-latency": -1}'),
+        (read_logical_topology, '{"logical-dims": ["²"]}'),
+        (read_logical_topology, '{"logical-dims": ["' + "9" * 5000 + '"]}'),
+        (read_comm_groups, '{"²": [0]}'),
+        (read_comm_groups, '{"01": [0]}'),
+        (read_comm_groups, '{"1": [99999999999]}'),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else value.__name__,
+)
+def test_nothing_in_a_file_is_more_than_an_input_error(tmp_path, read, text):
+    with pytest.raises(InputError, match="file"):
+        read(given(tmp_path, text))
+
+
+def test_numbers_may_be_spelled_as_astra_sim_reads_them(tmp_path):
+    model = read_network(given(tmp_path, GOOD.replace("50.0, 25", '"50.0", 2.5e1').replace("[500", "[5e2")))
+    assert [d.bandwidth_bps.value for d in model.dimensions] == [50 * 2**33, 25 * 2**33]
+    assert model.dimensions[0].latency_ns.value == 500
+
+
+def test_a_folder_and_a_device_are_no_configuration(tmp_path):
+    for path in (tmp_path, "/dev/null"):
+        with pytest.raises(InputError, match=r"director|no regular file"):
+            read_system(path)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.0])
+def test_the_injection_scale_is_a_factor(tmp_path, scale):
+    with pytest.raises(InputError, match="injection scale"):
+        read_system(given(tmp_path, '{"endpoint-delay": 10}'), injection_scale=scale)
+
+
+def test_keys_without_effect_are_told(tmp_path):
+    path = given(tmp_path, '{"endpoint-dealy": 5, "L": 1, "boost-mode": 1, "whatever": 2, "peak-perf": 1}')
+    notes = system_notes(path)
+    assert len(notes) == 4
+    assert "did you mean endpoint-delay" in notes[0]
+    assert "model-shared-bus" in notes[1]
+    assert "whatever is ignored." in notes[3]
