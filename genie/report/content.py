@@ -84,8 +84,8 @@ def _reasons(subject: Subject) -> list[str]:
 
 def _told(where: str, check: Mapping[str, Any]) -> str:
     place = f"{where}: " if where else ""
-    limit = f" (must be {check['limit']})" if check.get("limit") else ""
-    return f"{place}{check['name']}: found {check['value']}{limit}"
+    limit = f"; expected: {check['limit']}" if check.get("limit") else ""
+    return f"{place}{check['name']}. Found: {check['value']}{limit}"
 
 
 def _agreement(subject: Subject, why: list[str]) -> Verdict:

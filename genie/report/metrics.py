@@ -21,7 +21,7 @@ MAX_SIZES: Final = 12
 """Up to so many different sizes are told one by one, more in bins of a power of two."""
 
 Frame = pd.DataFrame
-_COMMUNICATION: Final = (NodeKind.COLLECTIVE.name, NodeKind.SEND.name, NodeKind.RECV.name)
+_INTERVAL: Final = ["run", "iteration", "rank", "kind", "name", "issue_ns", "done_ns"]
 
 
 def bus_factor(kind: CollectiveKind, members: int) -> float:
@@ -180,24 +180,48 @@ def exposed_share(ranks: Frame) -> float:
     return float((done["exposed_ns"] / done["finish_ns"]).median())
 
 
-def breakdown(operators: Frame) -> Frame:
-    """Where a rank's time goes, medians over iterations.
+def activity(operators: Frame, flows: Frame) -> Frame:
+    """What keeps each rank busy, as intervals: its computes, collectives and sends, and the messages that come to it.
+
+    A receive counts from the post of its message, not from its own issue: waiting for a peer that has not sent yet is
+    no communication.
 
     Returns:
-        One row a run and rank: run, rank, compute_ns and communication_ns (time in which at least one such operator
-        runs), overlapped_ns (both), exposed_ns (communication without compute), idle_ns (neither, before the rank's
-        last operator is done), overlap (overlapped / the smaller of compute and communication; NaN without both).
+        run, iteration, rank, kind, name, issue_ns, done_ns.
+    """
+    busy = (NodeKind.COMP.name, NodeKind.COLLECTIVE.name, NodeKind.SEND.name)
+    own = operators.loc[operators["kind"].isin(busy), _INTERVAL]
+    plain = flows[flows["chunk"] == PLAIN].assign(kind=NodeKind.RECV.name)
+    names = {"dst": "rank", "operator": "name", "posted_ns": "issue_ns", "delivered_ns": "done_ns"}
+    came = plain.rename(columns=names)[_INTERVAL]
+    found = pd.concat([part for part in (own, came) if len(part)] or [own], ignore_index=True)
+    return found[found["done_ns"].notna() & found["issue_ns"].notna()]
+
+
+PLAIN: Final = -1
+"""Chunk of a message that belongs to no collective."""
+
+
+def breakdown(activity: Frame) -> Frame:
+    """Where a rank's time goes, medians over iterations.
+
+    Args:
+        activity: from `activity`.
+
+    Returns:
+        One row a run and rank: run, rank, compute_ns and communication_ns (time in which at least one such interval
+        goes on), overlapped_ns (both), exposed_ns (communication without compute), idle_ns (neither, before the rank's
+        last interval ends), overlap (overlapped / the smaller of compute and communication; NaN without both).
     """
     rows = []
-    known = operators[operators["done_ns"].notna() & operators["issue_ns"].notna()]
-    for (run, rank, _), own in known.groupby(["run", "rank", "iteration"], sort=False):
-        compute = own[own["kind"] == NodeKind.COMP.name]
-        talk = own[own["kind"].isin(_COMMUNICATION)]
-        compute_ns, talk_ns = (union_ns(part["issue_ns"], part["done_ns"]) for part in (compute, talk))
-        busy_ns = union_ns(*(pd.concat([compute, talk])[name] for name in ("issue_ns", "done_ns")))
+    for (run, rank, _), own in activity.groupby(["run", "rank", "iteration"], sort=False):
+        computes = own["kind"] == NodeKind.COMP.name
+        compute_ns, talk_ns, busy_ns = (
+            union_ns(part["issue_ns"], part["done_ns"]) for part in (own[computes], own[~computes], own)
+        )
         rows.append((run, rank, compute_ns, talk_ns, compute_ns + talk_ns - busy_ns, own["done_ns"].max() - busy_ns))
     columns = ["run", "rank", "compute_ns", "communication_ns", "overlapped_ns", "idle_ns"]
-    found = pd.DataFrame(rows, columns=columns).groupby(["run", "rank"], sort=False).median().reset_index()
+    found = pd.DataFrame(rows, columns=columns).groupby(["run", "rank"]).median().reset_index()
     found.insert(5, "exposed_ns", found["communication_ns"] - found["overlapped_ns"])
     lesser = found[["compute_ns", "communication_ns"]].min(axis=1)
     found["overlap"] = (found["overlapped_ns"] / lesser).where(lesser > 0)

@@ -179,11 +179,16 @@ _LANES: Final = (
 )
 
 
-def timeline(operators: pd.DataFrame, iteration: int | None = None, end_ns: float | None = None) -> Figure:
-    """Who did what when, a row a rank: compute above, communication below. `end_ns`: where the time axis ends."""
-    done = operators[operators["done_ns"].notna() & operators["issue_ns"].notna()]
-    iteration = done["iteration"].min() if iteration is None else iteration
-    done = done[done["iteration"] == iteration]
+def timeline(activity: pd.DataFrame, iteration: int | None = None, end_ns: float | None = None) -> Figure:
+    """Who did what when (see metrics.activity), a row a rank: compute above, communication below.
+
+    Args:
+        activity: from `metrics.activity`.
+        iteration: which; the first one when absent.
+        end_ns: where the time axis ends.
+    """
+    iteration = activity["iteration"].min() if iteration is None else iteration
+    done = activity[activity["iteration"] == iteration]
     ranks = _evenly(sorted(set(done["rank"].tolist())), MAX_RANKS)
     done = done[done["rank"].isin(ranks)]
     end_ns = max(float(done["done_ns"].max()) if end_ns is None else end_ns, 1.0)

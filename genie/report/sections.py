@@ -99,7 +99,7 @@ def _trust(subject: Subject) -> Iterator[Block]:
     own = subject.measured.run if subject.measured is not None else subject.run
     checks = own.meta["checks"]
     if checks:
-        head = ("", "self-check", "found", "must be")
+        head = ("", "self-check", "found", "expected")
         yield Table(head, [_check(check) for check in checks], frozenset({0, 1, 2, 3}))
         details = [[check["name"], check["detail"]] for check in checks if check.get("detail")]
         if details:
@@ -134,7 +134,7 @@ def _time(subject: Subject) -> Iterator[Block]:
         shares = [show.share(value) for value in (row["spread"], row["cv"], metrics.exposed_share(view.ranks))]
         rows.append([view.label, f"{row['iterations']}", *times, *shares])
     yield Table(head, rows)
-    ranks = metrics.breakdown(views[0].operators)
+    ranks = metrics.breakdown(views[0].activity)
     if len(ranks):
         yield from _by_rank(ranks, views[0])
 
@@ -149,8 +149,8 @@ def _by_rank(ranks: pd.DataFrame, view: View) -> Iterator[Block]:
         bars: list[str | Cell] = [Cell(unit(row[name]), bar=row[name] / longest) for name in names]
         rows.append([str(row["rank"]), *bars, show.share(row["overlap"])])
     yield Text(
-        f"Per rank, {view.label}: exposed is communication that no compute hides, waiting for peers included; overlap "
-        "is the hidden share of the smaller of compute and communication."
+        f"Per rank, {view.label}: exposed is communication that no compute hides, waiting for the members of a "
+        "collective included; overlap is the hidden share of the smaller of compute and communication."
     )
     yield from long_table(head, rows, "ranks")
 
@@ -223,18 +223,18 @@ def _collectives(subject: Subject) -> Iterator[Block]:
         for row in found.to_dict("records")
     ]
     yield Text(
-        f"Medians, {subject.main.label}. Sizes and bandwidths as nccl-tests counts them, n being the group's ranks."
+        f"Medians, {subject.main.label}. Sizes and bandwidths as nccl-tests counts them, n being a group's ranks."
     )
     yield from long_table(head, rows, "collectives")
 
 
 def _timelines(subject: Subject) -> Iterator[Block]:
-    views = [view for view in subject.views if len(view.operators) and view.operators["done_ns"].notna().any()]
-    end_ns = max((float(view.operators["done_ns"].max()) for view in views), default=0.0)
+    views = [view for view in subject.views if len(view.activity)]
+    end_ns = max((float(view.activity["done_ns"].max()) for view in views), default=0.0)
     for view in views:
-        iteration = int(view.operators["iteration"].min())
+        iteration = int(view.activity["iteration"].min())
         caption = f"{view.label.capitalize()}, iteration {iteration}. Point at a bar to see what it is."
-        yield Picture(caption, lambda view=view: plots.timeline(view.operators, end_ns=end_ns), wide=True)  # type: ignore[misc]
+        yield Picture(caption, lambda view=view: plots.timeline(view.activity, end_ns=end_ns), wide=True)  # type: ignore[misc]
 
 
 def _links(subject: Subject) -> Iterator[Block]:

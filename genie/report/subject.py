@@ -12,7 +12,7 @@ import pandas as pd
 from genie.core.timeline import Timeline
 from genie.errors import InputError
 from genie.formats.runfile import Run
-from genie.report import frames
+from genie.report import frames, metrics
 
 
 class View:
@@ -37,6 +37,11 @@ class View:
     def ranks(self) -> pd.DataFrame:
         """See frames.ranks."""
         return frames.ranks(self.timeline)
+
+    @cached_property
+    def activity(self) -> pd.DataFrame:
+        """See metrics.activity."""
+        return metrics.activity(self.operators, self.flows)
 
     @property
     def finished(self) -> bool:

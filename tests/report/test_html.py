@@ -102,7 +102,7 @@ def test_the_verdict_comes_before_the_numbers(tmp_path):
     run = saved(tmp_path, small(), checks=[check(ok=False, value="3 of 12")], status="failed")
     text = page(run, tmp_path).text
     assert text.index("Do not use these numbers: the run failed.") < text.index("iteration time")
-    assert "bytes equal the schedule's: found 3 of 12 (must be equal)" in text
+    assert "bytes equal the schedule's. Found: 3 of 12; expected: equal" in text
 
 
 def test_whatever_the_run_says_stays_text(tmp_path):

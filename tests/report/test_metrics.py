@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from made import COMP, NETWORK, SEND, all_reduce, message, operator, timeline
 
-from genie.core.workload import CollectiveKind
+from genie.core.timeline import Messages
+from genie.core.workload import CollectiveKind, NodeKind
 from genie.report import frames, metrics
 
 
@@ -165,18 +166,33 @@ def test_exposed_share_is_the_median_over_ranks():
     assert math.isnan(metrics.exposed_share(frames.ranks(timeline(ranks=[(0, 0, -1, -1)]))))
 
 
+def breakdown(*, operators=(), messages=()):
+    made = timeline(operators=operators, messages=messages)
+    return metrics.breakdown(metrics.activity(frames.operators(made), frames.flows(made)))
+
+
 def test_where_a_ranks_time_goes():
     """compute 0-40 and 60-80, communication 30-50: 10 overlap, 10 exposed, 10 idle before the end at 80."""
     operators = [operator(0, 1, COMP, 0, 40), operator(0, 2, COMP, 60, 80), all_reduce(0, 30, 50, node=3)]
-    (row,) = metrics.breakdown(frames.operators(timeline(operators=operators))).to_dict("records")
+    (row,) = breakdown(operators=operators).to_dict("records")
     assert (row["compute_ns"], row["communication_ns"], row["overlapped_ns"]) == (60, 20, 10)
     assert (row["exposed_ns"], row["idle_ns"], row["overlap"]) == (10, 10, 0.5)
 
 
+def test_a_receive_communicates_only_while_its_message_is_under_way():
+    """Posted at 100, though the receive waits from 0; a message within a collective is not counted twice."""
+    operators = [operator(1, 1, NodeKind.RECV, 0, 130), operator(0, 1, SEND, 100, 130), operator(0, 2, COMP, 0, 100)]
+    plain, chunk = list(message(0, 1, 8, 100, 130, node=1)), message(0, 1, 8, 200, 260, index=1)
+    plain[list(Messages.SCHEMA).index("chunk")] = -1
+    sender, receiver = breakdown(operators=operators, messages=[tuple(plain), chunk]).to_dict("records")
+    assert (sender["communication_ns"], sender["exposed_ns"], sender["idle_ns"]) == (30, 30, 0)
+    assert (receiver["communication_ns"], receiver["exposed_ns"], receiver["idle_ns"]) == (30, 30, 100)
+
+
 def test_overlap_needs_both():
-    (row,) = metrics.breakdown(frames.operators(timeline(operators=[operator(0, 1, COMP, 0, 40)]))).to_dict("records")
+    (row,) = breakdown(operators=[operator(0, 1, COMP, 0, 40)]).to_dict("records")
     assert math.isnan(row["overlap"])
-    assert metrics.breakdown(frames.operators(timeline())).empty
+    assert breakdown().empty
 
 
 def test_union_of_intervals():
