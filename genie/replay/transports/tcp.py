@@ -133,7 +133,15 @@ class TcpTransport:
             self._senders.setdefault(peer, []).append(sender)
             self._register(sender)
         for (peer, flow), sock in sorted(incoming.items()):
-            receiver = Receiver(sock, peer, flow, self._clock.now_ns, scratch, verify=options.verify)
+            receiver = Receiver(
+                sock,
+                peer,
+                flow,
+                self._clock.now_ns,
+                scratch,
+                verify=options.verify,
+                buffer_bytes=options.receive_buffer_bytes,
+            )
             self._receivers.setdefault(peer, []).append(receiver)
             self._register(receiver)
 

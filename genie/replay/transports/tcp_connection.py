@@ -21,8 +21,8 @@ from genie.replay.transports.stamps import StampedSocket
 AHEAD_BYTES: Final = 2048
 """Between messages this much is read at once: a header, and with it small messages whole."""
 
-LOW_WATER_BYTES: Final = 64 << 10
-"""A receiver of bulk data is woken for this much, or for the last byte of a message, not for every packet."""
+LONG_BYTES: Final = 64 << 10
+"""Receivers of messages from this size on are not woken for every packet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -172,6 +172,8 @@ class Receiver:
         now: the clock.
         scratch: PIECE_BYTES that all receivers share.
         verify: check every payload byte; otherwise the kernel throws payload away without a copy.
+        buffer_bytes: the socket's receive buffer. An eighth of it (at least 64 KiB, at most a quarter) must have come
+            before we are woken in the middle of a long message; its last byte always wakes us.
     """
 
     def __init__(
@@ -183,9 +185,11 @@ class Receiver:
         scratch: memoryview,
         *,
         verify: bool = False,
+        buffer_bytes: int = 256 << 10,
     ) -> None:
         self.source = StampedSocket(sock, now)
         self.peer, self.flow = peer, flow
+        self._wake_bytes = max(1, min(max(LONG_BYTES, buffer_bytes // 8), buffer_bytes // 4))
         self._now, self._scratch, self._verify = now, scratch, verify
         self._head = bytearray()
         self._frame: Frame | None = None
@@ -303,8 +307,8 @@ class Receiver:
     def _set_low_water(self) -> None:
         """Long messages only: for short ones the calls would cost more than they save."""
         wanted = 1
-        if self._frame is not None and self._frame.size_bytes >= LOW_WATER_BYTES:
-            wanted = min(self._frame.size_bytes - self._got_bytes, LOW_WATER_BYTES)
+        if self._frame is not None and self._frame.size_bytes >= LONG_BYTES:
+            wanted = min(self._frame.size_bytes - self._got_bytes, self._wake_bytes)
         if wanted != self._low_water:
             self._low_water = wanted
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
