@@ -31,7 +31,7 @@ def measure(testbed_file: str, workload: Workload) -> tuple[Timeline, Lab]:
 
 
 def errors(timeline: Timeline, rate_bps: float, share: int = 1) -> np.ndarray:
-    """Per message: (completion time - modelled delay) / (size / rate) - 1; the delay is what the testbed file says."""
+    """Per message: completion time / (size / rate) - 1; the modelled delays of the path are part of the time."""
     messages = timeline.messages
     ideal = messages.size_bytes * transfer_ns(1, rate_bps) * share
     return (messages.delivered_ns - messages.posted_ns) / ideal - 1
