@@ -44,8 +44,8 @@ class RawTrace:
         data_offsets, data_ids: CSR of data_deps, as ids.
         ctrl_offsets, ctrl_ids: CSR of ctrl_deps, as ids.
         own_rank: what a SEND says in comm_src and a RECV in comm_dst, NONE when absent: the rank it was written for.
-        frames: each node's frame number in the file (0 is the metadata); empty when it came from no file.
-        offsets: byte offset of each node's frame; empty when it came from no file.
+        frames: each node's frame number in the file; 0 is the metadata.
+        offsets: byte offset of each node's frame; NONE when the trace came from no file.
     """
 
     source: str
@@ -58,6 +58,17 @@ class RawTrace:
     own_rank: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     frames: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        # A trace that was made, not read, need not say where its nodes were.
+        count = len(self.nodes)
+        for name, column in (
+            ("own_rank", np.full(count, NONE)),
+            ("frames", np.arange(1, count + 1)),
+            ("offsets", np.full(count, NONE)),
+        ):
+            if len(getattr(self, name)) != count:
+                object.__setattr__(self, name, column)
 
 
 def read_raw(path: Path | str) -> RawTrace:

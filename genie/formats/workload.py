@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -11,9 +12,11 @@ import numpy as np
 
 from genie.core.workload import Group, Nodes, RankTrace, Workload
 from genie.errors import InputError
+from genie.formats.attributes import MAX_INT64
 from genie.formats.chakra import read_trace
 from genie.formats.chakra_writer import write_trace
 from genie.formats.comm_groups import read_comm_groups, write_comm_groups
+from genie.formats.textfile import read_json
 
 _TRACE = re.compile(r"^(?P<prefix>.*)\.(?P<rank>\d+)\.et(\.gz)?$")
 
@@ -54,13 +57,15 @@ def load_workload(
 
     Args:
         prefix: path such that PREFIX.0.et exists, or a folder with one such prefix.
-        comm_groups: comm-group JSON; when absent, PREFIX.json is taken if it is there and holds groups.
+        comm_groups: comm-group JSON; when absent, PREFIX.json is taken if it is there and all its keys are numbers.
         scale_bytes: factor on every comm_size (rounded, at least 1 byte), to make a huge job replayable.
         ranks: how many ranks the network has; more files than that are ignored, as by ASTRA-sim.
 
     Raises:
-        InputError: missing ranks, or anything wrong in a file.
+        InputError: missing ranks, a factor that is not above zero, or anything wrong in a file.
     """
+    if not 0 < scale_bytes < math.inf:
+        raise InputError(f"bytes cannot be scaled by {scale_bytes}.", fix="use a factor above zero.")
     files = find_traces(prefix)
     count = max(files) + 1 if ranks is None else ranks
     missing = [rank for rank in range(count) if rank not in files]
@@ -70,7 +75,7 @@ def load_workload(
             where=f"{prefix}.RANK.et",
             fix=f"{count} ranks are needed, {len(files)} files are there.",
         )
-    groups = _groups(files[0], comm_groups)
+    groups = find_comm_groups(files[0], comm_groups)
     traces = tuple(_scaled(read_trace(files[rank], rank), scale_bytes) for rank in range(count))
     return Workload(_name(files[0]), traces, groups)
 
@@ -80,21 +85,39 @@ def _name(path: Path) -> str:
     return match["prefix"] if match else path.name
 
 
-def _groups(first: Path, comm_groups: Path | str | None) -> tuple[Group, ...]:
-    if comm_groups is not None:
-        return read_comm_groups(comm_groups)
-    beside = first.parent / f"{_name(first)}.json"
-    return read_comm_groups(beside) if beside.is_file() else ()
+def find_comm_groups(first: Path, given: Path | str | None) -> tuple[Group, ...]:
+    """The groups of the file that was given, else of the one beside a trace; none if there is neither.
+
+    Raises:
+        InputError: the file cannot be read, or holds no groups.
+    """
+    if given is not None:
+        return read_comm_groups(given)
+    beside = comm_groups_beside(first)
+    return read_comm_groups(beside) if beside is not None else ()
+
+
+def comm_groups_beside(first: Path) -> Path | None:
+    """PREFIX.json beside PREFIX.0.et, if it looks like comm groups: an object all of whose keys are numbers."""
+    beside = first.with_name(f"{_name(first)}.json")
+    if not beside.is_file():
+        return None
+    content = read_json(beside)
+    looks_so = isinstance(content, dict) and bool(content) and all(name.isdigit() for name in content)
+    return beside if looks_so else None
 
 
 def _scaled(trace: RankTrace, factor: float) -> RankTrace:
+    """Sends and receives of equal size stay equal, since every size is scaled alike."""
     if factor == 1.0:
         return trace
-    if factor <= 0:
-        raise InputError(f"bytes cannot be scaled by {factor}.", fix="use a factor above zero.")
     columns = trace.nodes.columns()
     size_bytes = columns["size_bytes"]
     scaled = np.where(size_bytes > 0, np.maximum(1, np.rint(size_bytes * factor)), size_bytes)
+    if scaled.max(initial=0) >= MAX_INT64:
+        raise InputError(
+            f"scaled by {factor}, a size is out of range.", where=trace.source, fix="use a smaller factor."
+        )
     return replace(trace, nodes=Nodes(**{**columns, "size_bytes": scaled.astype(np.int64)}))
 
 
