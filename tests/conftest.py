@@ -4,8 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from genie.testbed.namespaces import capability
+
+settings.register_profile("genie", deadline=None)  # a busy machine makes no example wrong
+settings.load_profile("genie")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "needs chromium")

@@ -157,6 +157,7 @@ class EmulatedFabric:
             ("tcp_slow_start_after_idle", "0"),
             ("tcp_no_metrics_save", "1"),
             ("tcp_autocorking", "0"),
+            ("tcp_early_retrans", "0"),
         ):
             _sysctl(f"ipv4/{key}", value)
 
@@ -253,7 +254,7 @@ def _sysctl(key: str, value: str, *, required: bool = True) -> bool:
         NotReadyError: it did not, and is required.
     """
     try:
-        (Path("/proc/sys/net") / key).write_text(value, encoding="ascii")
+        (Path("/proc/sys/net") / key).write_text(value, encoding="utf-8")
     except OSError as error:
         if required:
             raise NotReadyError(f"cannot set net/{key} to {value!r}: {error.strerror}.") from error

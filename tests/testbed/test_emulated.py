@@ -1,4 +1,5 @@
 import os
+import select
 import signal
 import socket
 from pathlib import Path
@@ -123,6 +124,8 @@ def test_kept_up_and_taken_down(kept_name):
 def test_kill_9_of_the_holder_leaves_nothing(kept_name):
     keep_up(kept_name)
     (row,) = [row for row in kept() if row["name"] == kept_name.name]
+    holder = os.pidfd_open(row["pid"])
     os.kill(row["pid"], signal.SIGKILL)
-    os.waitpid(row["pid"], 0)
+    assert select.select([holder], [], [], 10)[0], "it ends"
+    os.close(holder)
     assert all(row["name"] != kept_name.name for row in kept())
