@@ -41,7 +41,8 @@ _WIRES: Final = {
     **dict.fromkeys(("string", "bytes"), Wire.LENGTH),
 }
 _WIRE_OF: Final = np.full(64, -1, np.int8)
-_WIRE_OF[1:3] = Wire.LENGTH  # name and doc_string
+_DOC: Final = 2
+_WIRE_OF[1 : _DOC + 1] = Wire.LENGTH  # name and doc_string
 for _name, _number, _ in SCALARS:
     _WIRE_OF[_number : _number + 2] = _WIRES.get(_name, Wire.VARINT), Wire.LENGTH
 
@@ -104,11 +105,7 @@ class Attributes:
         return rows
 
     def texts(self, rows: Places) -> list[str]:
-        """Text values.
-
-        Raises:
-            UnicodeDecodeError: one is no UTF-8.
-        """
+        """Text values."""
         data, known = memoryview(self.buffer.data), dict[bytes, str]()
         pieces = [data[a:b].tobytes() for a, b in zip(self.start[rows].tolist(), self.stop[rows].tolist(), strict=True)]
         return [known.get(piece) or known.setdefault(piece, piece.decode()) for piece in pieces]
@@ -135,6 +132,9 @@ def find(buffer: Bytes, fields: Fields, error: NodeError) -> Attributes:
     wrong = np.flatnonzero((inner.number >= len(_WIRE_OF)) | (_WIRE_OF[inner.number & 63] != inner.wire))
     if len(wrong):
         raise fail(int(inner.message[wrong[0]]))
+    _check_texts(
+        buffer, inner.take(np.flatnonzero((inner.number <= _DOC) | (inner.number == _NUMBERS["string_val"]))), fail
+    )
     names, values = inner.numbered(1), inner.take(np.flatnonzero(inner.number >= SCALARS[0][1]))
     count = len(fields)
     return Attributes(
@@ -149,6 +149,18 @@ def find(buffer: Bytes, fields: Fields, error: NodeError) -> Attributes:
         start=_spread(values.start, values.message, count),
         stop=_spread(values.stop, values.message, count),
     )
+
+
+def _check_texts(buffer: Bytes, texts: Fields, fail: Callable[[int], InputError]) -> None:
+    """Refuse texts that are no UTF-8: a damaged name would otherwise pass for an attribute that nobody reads."""
+    low, high = texts.start.min(initial=len(buffer)), texts.stop.max(initial=0)
+    beyond_ascii = np.flatnonzero(buffer[low:high] >= 0x80) + low  # noqa: PLR2004 - the first byte value that is no ASCII
+    doubtful = np.searchsorted(beyond_ascii, texts.start) != np.searchsorted(beyond_ascii, texts.stop)
+    for row in np.flatnonzero(doubtful).tolist():
+        try:
+            bytes(buffer[texts.start[row] : texts.stop[row]]).decode()
+        except UnicodeDecodeError as wrong:
+            raise fail(int(texts.message[row])) from wrong
 
 
 def _spread(column: NDArray[Any], rows: Places, count: int) -> NDArray[Any]:
@@ -185,7 +197,7 @@ def _refuse_repeats(differ: NDArray[np.bool_], owner: Places, name: str, error: 
 def _integers(attributes: Attributes, name: str, rows: Places, error: NodeError) -> NDArray[np.int64]:
     kinds, bits = attributes.kind[rows], attributes.bits[rows]
     values = np.zeros(len(rows), np.int64)
-    for kind in np.unique(kinds).tolist():
+    for kind in np.flatnonzero(np.bincount(kinds)).tolist():
         at = np.flatnonzero(kinds == kind)
         convert = _TO_INTEGER.get(_KIND_NAMES[kind])
         if convert is None:
@@ -216,10 +228,7 @@ def read_groups(attributes: Attributes, nodes: int, error: NodeError) -> NDArray
     text = attributes.kind[rows] == _NUMBERS["string_val"]
     read = np.empty(len(rows), object)
     read[~text] = [str(value) for value in _integers(attributes, "pg_name", rows[~text], error).tolist()]
-    try:
-        read[text] = attributes.texts(rows[text])
-    except UnicodeDecodeError as wrong:
-        raise error(int(attributes.node[rows[text][0]]), "pg_name is no UTF-8 text.", _AGAIN) from wrong
+    read[text] = attributes.texts(rows[text])
     owner = attributes.node[rows]
     groups[owner] = read
     _refuse_repeats(groups[owner] != read, owner, "pg_name", error)

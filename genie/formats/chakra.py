@@ -307,6 +307,13 @@ def resolve(raw: RawTrace, rank: int) -> RankTrace:
     return RankTrace(rank, raw.nodes.take(order), offsets, deps, raw.source)
 
 
+def distinct_edges(rows: Places, deps: Places, count: int) -> tuple[Places, Places]:
+    """(row, row depended on), in order and each once. Sorting beats hashing: edges are in order but for a few."""
+    edges = np.sort(rows * count + deps, kind="stable")
+    edges = edges[np.concatenate(([True], edges[1:] != edges[:-1]))[: len(edges)]]
+    return edges // count, edges % count
+
+
 def _owners(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
 
@@ -318,8 +325,7 @@ def _resolved(
     count = len(order)
     row_of = np.empty(count, np.int64)
     row_of[order] = np.arange(count)
-    edges = np.unique(row_of[owner] * count + found) if len(owner) else np.empty(0, np.int64)
-    rows, deps = edges // count, edges % count
+    rows, deps = distinct_edges(row_of[owner], found, count)
     if (rows == deps).any():
         node_id = raw.nodes.node_id[order][rows[rows == deps][0]]
         raise InputError(

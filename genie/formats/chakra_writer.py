@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from genie.core.workload import ALL_DIMENSIONS, NONE, NodeKind, Nodes, RankTrace
 from genie.errors import InputError
 from genie.formats.chakra import RawTrace
 from genie.formats.chakra_schema import AttributeProto, GlobalMetadata, Node
-from genie.formats.frames import pack, read_frames
+from genie.formats.frames import Frames, pack, read_frames
 from genie.units import NS_PER_US
 
 _MAX_INT32: Final = (1 << 31) - 1
@@ -47,7 +48,7 @@ def rewrite(path: Path | str, raw: RawTrace) -> None:
     frames = read_frames(raw.source)
     payloads = [frames.content(0)]
     for row, frame in enumerate(raw.frames.tolist()):
-        node = Node.FromString(frames.content(frame))
+        node = _node(frames, frame)
         for field, offsets, ids in (
             (node.data_deps, raw.data_offsets, raw.data_ids),
             (node.ctrl_deps, raw.ctrl_offsets, raw.ctrl_ids),
@@ -56,6 +57,15 @@ def rewrite(path: Path | str, raw: RawTrace) -> None:
             field.extend(ids[offsets[row] : offsets[row + 1]].tolist())
         payloads.append(node.SerializeToString())
     Path(path).write_bytes(pack(payloads))
+
+
+def _node(frames: Frames, frame: int) -> Any:
+    try:
+        return Node.FromString(frames.content(frame))
+    except DecodeError as error:  # a text or list that reading has no use for
+        raise InputError(
+            f"the node cannot be decoded in full: {error}.", where=frames.where(frame), fix="generate the trace again."
+        ) from error
 
 
 def _message(nodes: Nodes, row: int, rank: int, source: str) -> Any:

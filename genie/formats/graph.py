@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genie.core.columns import csr_transpose
-from genie.formats.chakra import RawTrace
+from genie.formats.chakra import RawTrace, distinct_edges
 
 Rows = NDArray[np.int64]
 
@@ -65,8 +65,7 @@ def graph_of(raw: RawTrace) -> Graph:
         for at in np.flatnonzero(absent | itself).tolist()
     )
     good = ~(absent | itself)
-    edges = np.unique(owner[good] * count + target[good])
-    rows, deps = edges // count, edges % count
+    rows, deps = distinct_edges(owner[good], target[good], count)
     dep_offsets = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=count)))).astype(np.int64)
     return Graph(order, dep_offsets, deps, *csr_transpose(dep_offsets, deps, count), np.sort(order[same]), bad)
 

@@ -18,7 +18,7 @@ from genie.formats.chakra_writer import write_trace
 from genie.formats.comm_groups import read_comm_groups, write_comm_groups
 from genie.formats.textfile import read_json
 
-_TRACE = re.compile(r"^(?P<prefix>.*)\.(?P<rank>\d+)\.et(\.gz)?$")
+TRACE_NAME = re.compile(r"^(?P<prefix>.*)\.(?P<rank>\d+)\.et(\.gz)?$")
 
 
 def find_traces(prefix: Path | str) -> dict[int, Path]:
@@ -31,7 +31,7 @@ def find_traces(prefix: Path | str) -> dict[int, Path]:
     folder, wanted = (prefix, None) if prefix.is_dir() else (prefix.parent, prefix.name)
     if not folder.is_dir():
         raise InputError("no such folder.", where=str(folder))
-    matches = [(m, path) for path in sorted(folder.iterdir()) if (m := _TRACE.match(path.name))]
+    matches = [(m, path) for path in sorted(folder.iterdir()) if (m := TRACE_NAME.match(path.name))]
     prefixes = Counter(m["prefix"] for m, _ in matches if wanted is None or m["prefix"] == wanted)
     if len(prefixes) != 1:
         raise InputError(
@@ -81,7 +81,7 @@ def load_workload(
 
 
 def _name(path: Path) -> str:
-    match = _TRACE.match(path.name)
+    match = TRACE_NAME.match(path.name)
     return match["prefix"] if match else path.name
 
 
