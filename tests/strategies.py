@@ -1,10 +1,12 @@
 """What property tests draw from: small workloads, systems and networks."""
 
 import hypothesis.strategies as st
+import numpy as np
 
+from genie.core.columns import csr_from_lists
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
 from genie.core.system import Optimization, System
-from genie.core.workload import CollectiveKind, Workload
+from genie.core.workload import ALL_DIMENSIONS, NONE, CollectiveKind, NodeKind, Nodes, RankTrace, Workload
 from genie.patterns import PATTERNS, _Trace, _workload
 
 KINDS = (
@@ -79,3 +81,41 @@ def networks(ranks: int = 4) -> st.SearchStrategy[DimensionModel]:
 def fixed_network(ranks: int) -> DimensionModel:
     """A plain network for tests in which it does not matter."""
     return DimensionModel((Dimension(Topology.RING, ranks, Estimate(400e9), Estimate(500.0)),))
+
+
+SIZES = st.integers(NONE, (1 << 63) - 1)
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+
+
+@st.composite
+def rank_traces(draw, rank: int = 3) -> RankTrace:
+    """Any trace that a file can hold: every kind of node and attribute, values up to the limits, any acyclic graph."""
+    ids = sorted(draw(st.sets(st.integers(0, (1 << 64) - 1), min_size=1, max_size=6)))
+    rows = [_row(draw, node_id) for node_id in ids]
+    deps = [draw(st.sets(st.integers(0, row - 1), max_size=3)) if row else set() for row in range(len(ids))]
+    nodes = Nodes.from_rows([tuple(row[name] for name in Nodes.SCHEMA) for row in rows])
+    return RankTrace(rank, nodes, *csr_from_lists([sorted(row) for row in deps]))
+
+
+def _row(draw, node_id):
+    kind = draw(st.sampled_from(NodeKind))
+    message = kind in {NodeKind.SEND, NodeKind.RECV}
+    types = st.sampled_from([NONE, *CollectiveKind]) if kind is NodeKind.COLLECTIVE else st.just(NONE)
+    dimensions = st.one_of(st.just(ALL_DIMENSIONS), st.integers(0, 15))
+    return {
+        "node_id": np.uint64(node_id),
+        "kind": kind,
+        "name": draw(TEXT),
+        "duration_ns": draw(st.integers(0, ((1 << 63) - 1) // 1000)) * 1000,
+        "size_bytes": draw(SIZES),
+        "tensor_bytes": draw(SIZES),
+        "num_ops": draw(SIZES),
+        "comm_type": draw(types),
+        "peer": draw(SIZES) if message else NONE,
+        "tag": draw(SIZES) if message else NONE,
+        "group": draw(TEXT),
+        "is_cpu": draw(st.booleans()),
+        "priority": draw(st.integers(0, (1 << 63) - 1)),
+        "involved_dims": draw(dimensions),
+        "root": draw(st.integers(0, (1 << 63) - 1)),
+    }

@@ -1,16 +1,20 @@
 import gzip
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
-from strategies import dags
+from strategies import dags, rank_traces
 
-from genie.core.workload import NONE, CollectiveKind, NodeKind
+from genie.core.workload import ALL_DIMENSIONS, NONE, NodeKind, Nodes
 from genie.errors import InputError
+from genie.formats import chakra
 from genie.formats.chakra import read_raw, read_trace
 from genie.formats.chakra_schema import AttributeProto, GlobalMetadata, Node
-from genie.formats.chakra_writer import write_trace
-from genie.formats.frames import pack
+from genie.formats.chakra_writer import rewrite, write_trace
+from genie.formats.frames import pack, read_frames
 from genie.formats.workload import load_workload, save_workload
 from genie.patterns import generate
 
@@ -31,7 +35,7 @@ def node(identity=0, kind=NodeKind.COLLECTIVE, deps=(), ctrl=(), **attributes):
 AR = {"comm_type": ("int64_val", 0), "comm_size": ("int64_val", 65536)}
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(dags())
 def test_round_trip(tmp_path_factory, workload):
     prefix = tmp_path_factory.mktemp("t") / "w"
@@ -43,34 +47,15 @@ def test_round_trip(tmp_path_factory, workload):
         assert before.deps.tolist() == after.deps.tolist()
 
 
-def test_truncation_at_every_byte_is_an_error(tmp_path):
+def test_a_file_cut_anywhere_within_a_frame_is_an_error(tmp_path):
     path = tmp_path / "x.0.et"
     write_trace(path, generate("data_parallel", 2, 4096).traces[0])
     whole = path.read_bytes()
-    ends = {at for at in range(len(whole)) if _is_frame_end(whole, at)}
-    for cut in range(len(whole)):
+    between = {0, *read_raw(path).offsets.tolist()}
+    for cut in set(range(len(whole))) - between | {0, min(between - {0})}:
         path.write_bytes(whole[:cut])
-        if cut in ends:
-            continue
         with pytest.raises(InputError):
             read_raw(path)
-    assert len(ends) == 13
-
-
-def _is_frame_end(data, at):
-    position, frames = 0, 0
-    while position < at:
-        length, shift = 0, 0
-        while True:
-            byte = data[position]
-            position += 1
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        position += length
-        frames += 1
-    return position == at and frames > 1
 
 
 @pytest.mark.parametrize(
@@ -172,14 +157,169 @@ def test_the_proto_file_says_what_the_code_builds():
             assert f" {field.name} = {field.number};" in text
 
 
-def test_missing_ranks_are_named(tmp_path):
-    save_workload(tmp_path / "w", generate("all_reduce", 4, 64))
-    (tmp_path / "w.2.et").unlink()
-    with pytest.raises(InputError, match="ranks 2 are missing"):
-        load_workload(tmp_path / "w")
+@settings(deadline=None)
+@given(rank_traces())
+def test_every_trace_comes_back_as_it_was(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("t") / "t.3.et"
+    write_trace(path, trace)
+    again = read_trace(path, trace.rank)
+    for name, column in trace.nodes.columns().items():
+        assert column.tolist() == getattr(again.nodes, name).tolist(), name
+    assert trace.dep_offsets.tolist() == again.dep_offsets.tolist()
+    assert trace.deps.tolist() == again.deps.tolist()
+    path.unlink()
 
 
-def test_scaling_keeps_at_least_one_byte(tmp_path):
-    save_workload(tmp_path / "w", generate("all_reduce", 2, 64))
-    assert load_workload(tmp_path / "w", scale_bytes=1e-6).traces[0].nodes.size_bytes.tolist() == [1]
-    assert load_workload(tmp_path / "w").traces[0].nodes.comm_type.tolist() == [CollectiveKind.ALL_REDUCE]
+def test_blocks_join(tmp_path, monkeypatch):
+    path = tmp_path / "t.0.et"
+    write_trace(path, generate("data_parallel", 2, 4096).traces[0])
+    whole = read_raw(path)
+    monkeypatch.setattr(chakra, "_BLOCK_NODES", 3)
+    parts = read_raw(path)
+    assert len(whole.nodes) > 9
+    for name in ("data_offsets", "data_ids", "ctrl_offsets", "ctrl_ids", "own_rank", "frames", "offsets"):
+        assert getattr(whole, name).tolist() == getattr(parts, name).tolist(), name
+    for name, column in whole.nodes.columns().items():
+        assert column.tolist() == getattr(parts.nodes, name).tolist(), name
+
+
+def test_an_error_names_file_frame_byte_node_and_remedy(tmp_path):
+    path = file_of(tmp_path, node(4, **AR), node(5, comm_size=("int64_val", -7)))
+    with pytest.raises(InputError) as error:
+        read_trace(path, 0)
+    assert re.fullmatch(
+        rf"{re.escape(str(path))}, frame 2, byte \d+: node 5 \(n5\): comm_size = -7 is out of range\. Fix: .*",
+        str(error.value),
+    )
+
+
+def test_an_attribute_twice(tmp_path):
+    made = node(0, **AR)
+    made.attr.append(AttributeProto(name="comm_size", uint32_val=65536))
+    assert read_trace(file_of(tmp_path, made), 0).nodes.size_bytes.tolist() == [65536]
+    made.attr.append(AttributeProto(name="comm_size", int64_val=1))
+    with pytest.raises(InputError, match="comm_size is given twice, with different values"):
+        read_trace(file_of(tmp_path, made), 0)
+    made = node(0, **AR, pg_name=("string_val", "1"))
+    made.attr.append(AttributeProto(name="pg_name", int64_val=2))
+    with pytest.raises(InputError, match="pg_name is given twice"):
+        read_trace(file_of(tmp_path, made), 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("string_val", "12"), ("int32_val", 12), ("uint64_val", 12), ("sint32_val", 12)]
+)
+def test_a_group_is_text_or_number(tmp_path, kind, value):
+    assert read_trace(file_of(tmp_path, node(0, **AR, pg_name=(kind, value))), 0).nodes.group.tolist() == ["12"]
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        ("pg_name", {"double_val": 1.0}),
+        ("pg_name", {"bytes_val": b"1"}),
+        ("involved_dim", {"bool_val": True}),
+        ("is_cpu_op", {"string_val": "true"}),
+        ("comm_size", {"int64_list": AttributeProto().int64_list}),
+        ("comm_size", {"uint64_val": 1 << 63}),
+    ],
+)
+def test_attributes_of_a_wrong_kind(tmp_path, name, attribute):
+    made = node(0, NodeKind.COMP)
+    made.attr.append(AttributeProto(name=name, **attribute))
+    with pytest.raises(InputError, match=rf"node 0 \(n0\): {name}"):
+        read_trace(file_of(tmp_path, made), 0)
+
+
+def test_involved_dimensions(tmp_path):
+    made = node(0, **AR)
+    attribute = AttributeProto(name="involved_dim")
+    attribute.bool_list.values.extend([True, False, True])
+    made.attr.append(attribute)
+    nodes = read_trace(file_of(tmp_path, made, node(1, **AR)), 0).nodes
+    assert nodes.involved_dims.tolist() == [0b101, ALL_DIMENSIONS]
+
+
+def test_ends_of_messages(tmp_path):
+    ends = {"comm_src": ("int32_val", 1), "comm_dst": ("int64_val", 2), "comm_size": ("int64_val", 9)}
+    raw = read_raw(file_of(tmp_path, node(0, NodeKind.SEND, **ends), node(1, NodeKind.RECV, **ends), node(2, **ends)))
+    assert raw.nodes.peer.tolist() == [2, 1, NONE]
+    assert raw.own_rank.tolist() == [1, 2, NONE]
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        b"\x0a\x09comm_size\x4d\x01\x02\x03\x04",  # int64 as four bytes
+        b"\x0a\x09comm_siz\xff\x48\x01",  # a name that is no text
+        b"\x0a\x09comm_size\x48",  # a number is due
+        b"\x0a\x09comm_size\xd0\x02\x01",  # a kind of value that there is not
+    ],
+)
+def test_damaged_attributes(tmp_path, attribute):
+    payload = b"\x08\x03" + b"\x52" + bytes([len(attribute)]) + attribute
+    path = tmp_path / "t.0.et"
+    path.write_bytes(pack([b"", payload]))
+    with pytest.raises(InputError, match="node 3: an attribute cannot be decoded"):
+        read_raw(path)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x0a\x01a",  # an id that is a text
+        b"\x10\x01",  # a name that is a number
+        b"\x12\x01\xff",  # a name that is no text
+        b"\x08\x01\x50\x01",  # an attribute that is a number
+        b"\x08\x01\x2a\x01\x80",  # dependencies that end within a number
+    ],
+)
+def test_frames_that_are_no_nodes(tmp_path, payload):
+    path = tmp_path / "t.0.et"
+    path.write_bytes(pack([b"", node(0, **AR).SerializeToString(), payload]))
+    with pytest.raises(InputError, match=r"frame 2, byte .*: the frame is no node"):
+        read_raw(path)
+
+
+def test_a_node_is_no_metadata_even_without_a_name(tmp_path):
+    path = tmp_path / "t.0.et"
+    path.write_bytes(pack([b"\x08\x01\x18\x04", node(0, **AR).SerializeToString()]))
+    with pytest.raises(InputError, match="the first frame is no metadata"):
+        read_raw(path)
+
+
+def test_outputs_of_2023_are_known_without_attributes(tmp_path):
+    path = tmp_path / "t.0.et"
+    path.write_bytes(pack([b"", b"\x08\x01\x2a\x06[1, 2]\x32\x02[]"]))
+    with pytest.raises(InputError, match="schema of 2023"):
+        read_raw(path)
+
+
+def test_a_duration_is_in_range(tmp_path):
+    made = node(0, NodeKind.COMP)
+    made.duration_micros = (1 << 63) // 1000 + 1
+    with pytest.raises(InputError, match="duration_micros = 9223372036854776 is out of range"):
+        read_raw(file_of(tmp_path, made))
+
+
+def test_chakra_has_no_nanoseconds(tmp_path):
+    trace = generate("data_parallel", 2, 4096).traces[0]
+    nodes = Nodes(**(trace.nodes.columns() | {"duration_ns": np.full(len(trace.nodes), 1500)}))
+    with pytest.raises(InputError, match="1500 ns is no whole number of microseconds"):
+        write_trace(tmp_path / "t.0.et", replace(trace, nodes=nodes))
+
+
+def test_rewriting_keeps_what_is_not_read(tmp_path):
+    made = node(0, ctrl=[1], **AR)
+    made.attr.append(AttributeProto(name="rf_id", int64_val=77))
+    source = file_of(tmp_path, made, node(1, NodeKind.COMP, deps=[0]), metadata=b"\n\x059.9.9")
+    raw = read_raw(source)
+    rewrite(tmp_path / "same.0.et", raw)
+    assert (tmp_path / "same.0.et").read_bytes() == source.read_bytes()
+    dropped = replace(raw, ctrl_offsets=np.zeros(3, np.int64), ctrl_ids=np.empty(0, np.uint64))
+    rewrite(tmp_path / "other.0.et", dropped)
+    again = read_frames(tmp_path / "other.0.et")
+    assert [a.name for a in Node.FromString(again.content(1)).attr] == ["comm_type", "comm_size", "rf_id"]
+    assert list(Node.FromString(again.content(1)).ctrl_deps) == []
+    assert list(Node.FromString(again.content(2)).data_deps) == [0]
+    assert read_raw(tmp_path / "other.0.et").version == "9.9.9"
