@@ -14,7 +14,7 @@ from genie.core.system import MemoryKind, Optimization, RemoteMemory, Scheduling
 from genie.core.workload import CollectiveKind, RankTrace
 from genie.errors import InputError
 from genie.formats.chakra import read_trace
-from genie.formats.textfile import Keys, as_count, as_number, read_json, read_yaml
+from genie.formats.textfile import Keys, as_count, as_number, read_json, read_yaml, shown
 from genie.formats.workload import find_traces
 from genie.units import GB, astra_gbps_to_bps, bps_to_astra_gbps
 
@@ -60,15 +60,15 @@ def _network_list(content: dict[str, Any], key: str, path: Path | str) -> list[A
 
 def _dimension(topology: Any, size: Any, bandwidth: Any, latency: Any) -> Dimension:
     if topology not in list(Topology):
-        raise InputError(f"unknown topology {topology!r}.", fix="use Ring, FullyConnected or Switch.")
+        raise InputError(f"unknown topology {shown(topology)}.", fix="use Ring, FullyConnected or Switch.")
     count = as_count(size)
     if count is None:
-        raise InputError(f"npus_count {size!r} is no whole number of ranks.")
+        raise InputError(f"npus_count {shown(size)} is no whole number of ranks.")
     numbers = []
     for name, value in (("bandwidth", bandwidth), ("latency", latency)):
         number = as_number(value)
         if number is None:
-            raise InputError(f"{name} {value!r} is no number.")
+            raise InputError(f"{name} {shown(value)} is no number.")
         numbers.append(number)
     bandwidth_bps = Estimate(astra_gbps_to_bps(numbers[0]))
     return Dimension(Topology(topology), count, bandwidth_bps, Estimate(numbers[1]))

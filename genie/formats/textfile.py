@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import stat
 from enum import StrEnum
 from pathlib import Path
@@ -104,7 +105,7 @@ class Keys:
         self.content, self.path = content, str(path)
 
     def _wrong(self, key: str, what: str) -> InputError:
-        return InputError(f"{key} must be {what}, not {_shown(self.content.get(key))}.", where=self.path)
+        return InputError(f"{key} must be {what}, not {shown(self.content.get(key))}.", where=self.path)
 
     def number(self, key: str, default: float, least: float = 0.0) -> float:
         """A finite number not below `least`."""
@@ -138,6 +139,7 @@ class Keys:
         return tuple(value)
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """A value for a message, shortened while it is made: YAML aliases can stand for terabytes of text."""
+    text = reprlib.repr(value)
     return text if len(text) <= 40 else text[:37] + "..."  # noqa: PLR2004 - as much as fits a line

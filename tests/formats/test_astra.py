@@ -180,3 +180,13 @@ def test_keys_without_effect_are_told(tmp_path):
     assert "did you mean endpoint-delay" in notes[0]
     assert "model-shared-bus" in notes[1]
     assert "whatever is ignored." in notes[3]
+
+
+def test_aliases_are_not_spelled_out_in_messages(tmp_path):
+    text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    text += "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 12))
+    for key in ("topology", "npus_count", "bandwidth", "latency"):
+        text += f"{key}: *a11\n"
+    with pytest.raises(InputError) as error:
+        read_network(given(tmp_path, text))
+    assert len(str(error.value)) < 300 + len(str(tmp_path))
