@@ -7,6 +7,7 @@ How and why: docs/fit.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,8 +17,8 @@ from genie.core.netmodel import DimensionModel, Estimate, NetworkModel
 from genie.core.timeline import Timeline
 from genie.errors import InputError, InternalError
 from genie.fit.covariance import Uncertainty, uncertainties
-from genie.fit.parameters import Parameter, layout_of
-from genie.fit.problem import Problem, minimise
+from genie.fit.parameters import FabricLayout, Parameter, layout_of
+from genie.fit.problem import COARSE, Problem, minimise
 from genie.fit.result import FitResult, Fitted, Outlier
 from genie.fit.samples import Floats, Samples, collect
 from genie.fit.start import best_each, best_scaled, first_vector, rows_of
@@ -29,10 +30,22 @@ MIN_MESSAGES: Final = 8
 MIN_FEELING: Final = 3
 """A parameter that fewer messages feel is not fitted."""
 
+HIGHER: Final = 1.5
+ONE_SIDED: Final = 0.05
+MILD: Final = 4.0
+"""A rate that the messages mind being so many times lower, but hardly (loss) being higher, is only known to be at
+least what it is."""
+
 COARSE_MESSAGES: Final = 600
 """The search begins on so many; with the start that they give, the whole needs few steps."""
 
 SMALLEST_SCALE: Final = 0.05
+LIKE_BEFORE: Final = (0.4, 2.5)
+"""Between these factors of it, the spread shown at the end is as good as the one assumed."""
+
+LEAST_STEP: Final = 0.02
+"""To so much (relative) is the lowest rate worked out that does not hold messages back."""
+
 OUTLIER_MADS: Final = 8.0
 MAX_OUTLIERS: Final = 20
 VAGUE: Final = 0.25
@@ -77,12 +90,13 @@ def equivalent_dimensions(shape: DimensionModel, timelines: Sequence[Timeline]) 
 
 class _Fit:
     def __init__(self, model: NetworkModel, samples: Samples, *, hold: bool, per_link: bool) -> None:
-        self.model, self.samples, self.hold = model, samples, hold
+        self.model, self.samples, self.hold, self.per_link = model, samples, hold, per_link
         self.layout = layout_of(model, per_link=per_link)
         self.parameters = self.layout.parameters
         self.problem = Problem(self.layout, samples)
         self.unidentified: list[str] = []
         self.free = self._used()
+        self._jacobian = np.empty((len(samples), 0))
 
     def _used(self) -> list[int]:
         """Parameters that some message has to do with."""
@@ -97,23 +111,34 @@ class _Fit:
             raise InputError(sentence, fix="replay messages of other sizes or paths, or allow it to be held.")
         self.unidentified.append(sentence)
 
-    def solve(self) -> Floats:
-        """The vector of least loss; parameters that the data cannot tell are held."""
-        vector = self._begin()
+    def solve(self) -> tuple[Problem, Floats, Floats]:
+        """The problem scaled to the spread that its residuals show, its solution, and the Jacobian there.
+
+        The first messages already show the spread; only if all of them show another one is the whole solved twice.
+        """
+        vector, scale = self._begin()
         while True:
-            vector = minimise(self.problem, vector, self.free, 25)
-            jacobian = self.problem.jacobian(vector, self.free, central=True)
-            silent = self._silent(jacobian)
-            doubtful = silent or self._doubtful(jacobian)
+            self.problem = Problem(self.layout, self.samples, scale)
+            vector = self._settle(self.problem, vector)
+            shown = scale * _scale(self.problem.residuals(vector))
+            if not self.free or LIKE_BEFORE[0] < max(shown, SMALLEST_SCALE) / scale < LIKE_BEFORE[1]:
+                return self.problem, vector, self._jacobian
+            scale = max(shown, SMALLEST_SCALE)
+
+    def _settle(self, problem: Problem, vector: Floats) -> Floats:
+        """The vector of least loss; parameters that the data cannot tell are held."""
+        while self.free:
+            vector = minimise(problem, vector, self.free)
+            self._jacobian = problem.jacobian(vector, self.free, central=True)
+            silent = self._silent(problem, vector)
+            doubtful = silent or self._doubtful(self._jacobian)
             if not doubtful:
                 return vector
-            for at in doubtful:
-                vector[at] = self._hold(at, vector, feels_nothing=at in silent)
-            if not self.free:
-                return self._all_held(vector)
+            vector = self._hold(problem, vector, doubtful, silent=bool(silent))
+        return self._all_held(vector)
 
     def _all_held(self, vector: Floats) -> Floats:
-        """Nothing can be told from these messages; the model as given stands, unless they contradict it."""
+        """Nothing can be told from these messages; the model as it stands is good, unless they contradict it."""
         relative = np.abs(self.problem.residuals(vector) * self.problem.spread) / np.maximum(self.problem.measured, 1.0)
         if float(np.median(relative)) > CONTRADICTED:
             raise InputError(
@@ -122,16 +147,42 @@ class _Fit:
             )
         return vector
 
-    def _begin(self) -> Floats:
-        """From the data alone: an envelope, one factor on all rates, and the first messages."""
-        vector = first_vector(self.layout, self.samples)
-        few = Problem(self.layout, self.samples.head(COARSE_MESSAGES))
-        vector = best_each(few, best_scaled(few, vector))
-        return minimise(few, vector, self.free, 25) if len(few.samples) < len(self.samples) else vector
+    def _begin(self) -> tuple[Floats, float]:
+        """A vector from the data alone (an envelope, factors on the rates, the first messages), and their spread.
 
-    def _silent(self, jacobian: Floats) -> list[int]:
-        """Parameters without effect on all but a few messages."""
-        return [at for at, felt in zip(self.free, _feeling(jacobian), strict=True) if felt < MIN_FEELING]
+        Links of their own begin as their classes end: a search over so many from afar would take too long.
+        """
+        few = self.samples.head(COARSE_MESSAGES)
+        if not (isinstance(self.layout, FabricLayout) and self.per_link):
+            problem = Problem(self.layout, few)
+            vector = _search(problem, first_vector(self.layout, self.samples), self.free)
+            return vector, max(_scale(problem.residuals(vector)), SMALLEST_SCALE)
+        tied = layout_of(self.model)
+        problem = Problem(tied, few)
+        used = [at for at, rows in enumerate(rows_of(tied, self.samples)) if len(rows)]
+        of_classes = _search(problem, first_vector(tied, self.samples), used)
+        vector = np.array(self.layout.spread_classes(of_classes.tolist()))
+        given = np.array([parameter.encode(parameter.given.value) for parameter in self.parameters])
+        vector = np.where(np.isin(np.arange(len(vector)), self.free), vector, given)
+        return vector, max(_scale(problem.residuals(of_classes)), SMALLEST_SCALE)
+
+    def _silent(self, problem: Problem, vector: Floats) -> list[int]:
+        """Parameters without effect on all but a few messages, and rates that could as well be higher.
+
+        The search ends where a link just ceases to hold messages back; down from there they feel it, so that a
+        derivative alone would take the least capacity for the capacity.
+        """
+        felt = dict(zip(self.free, _feeling(self._jacobian), strict=True))
+        best = problem.cost(vector)
+        return [at for at in self.free if felt[at] < MIN_FEELING or self._may_be_higher(problem, vector, at, best)]
+
+    def _may_be_higher(self, problem: Problem, vector: Floats, at: int, best: float) -> bool:
+        if not self.parameters[at].rate:
+            return False
+        step = np.zeros(len(vector))
+        step[at] = math.log(HIGHER)
+        up, down = (problem.cost(trial) - best for trial in (vector + step, vector - step))
+        return up < ONE_SIDED * down and up < MILD + ONE_SIDED * best
 
     def _doubtful(self, jacobian: Floats) -> list[int]:
         """The parameter, if any, that is an echo of others; times are given up before rates."""
@@ -142,46 +193,59 @@ class _Fit:
         times = [at for at in involved if not self.parameters[at].rate]
         return (times or involved)[:1]
 
-    def _hold(self, at: int, vector: Floats, *, feels_nothing: bool) -> float:
-        """Where a parameter stays: as given, unless that alone would hold the messages back."""
-        parameter, trial = self.parameters[at], vector.copy()
-        trial[at] = parameter.encode(parameter.given.value)
-        kept = feels_nothing and self.problem.cost(trial) > 1.001 * self.problem.cost(vector) + 1e-6
-        why = "the messages never fill it" if feels_nothing and parameter.rate else "sizes or paths are too much alike"
-        where = f"it stays as given, {parameter.given.value:g} {parameter.unit}"
-        if kept:
-            where = (
-                f"the {parameter.given.value:g} {parameter.unit} given would slow them down, "
-                f"{parameter.decode(vector[at]):g} {parameter.unit} do not"
-            )
-        self._say(f"the messages cannot tell the {parameter.name} ({why}): {where}.")
-        self.free.remove(at)
-        return float(vector[at] if kept else trial[at])
+    def _hold(self, problem: Problem, vector: Floats, doubtful: list[int], *, silent: bool) -> Floats:
+        """Keep parameters as given, unless the messages contradict that; then at what they do not contradict."""
+        self.free = [at for at in self.free if at not in doubtful]
+        best = problem.cost(vector)
+        for at in doubtful:
+            parameter, trial = self.parameters[at], vector.copy()
+            trial[at] = max(parameter.encode(parameter.given.value), problem.lowest(at))
+            if not silent and self.free:
+                trial = minimise(problem, trial, self.free)
+            raised = silent and parameter.rate and trial[at] >= vector[at]
+            if not raised and _worse(problem, trial, best):
+                trial = self._least(problem, vector, at, best) if silent and parameter.rate else vector
+                how = "at least " if silent and parameter.rate else ""
+                value = f"{parameter.decode(float(trial[at])):g} {parameter.unit}"
+                where = (
+                    f"{parameter.given.value:g} {parameter.unit} as given would contradict them; set to {how}{value}"
+                )
+            else:
+                where = f"it stays as given, {parameter.given.value:g} {parameter.unit}"
+            why = "they never fill it" if silent and parameter.rate else "their sizes or paths are too much alike"
+            self._say(f"the messages cannot tell the {parameter.name} ({why}): {where}.")
+            vector = trial
+        return vector
+
+    def _least(self, problem: Problem, vector: Floats, at: int, best: float) -> Floats:
+        """The vector with the lowest rate that does not hold the messages back."""
+        low, high = self.parameters[at].encode(self.parameters[at].given.value), float(vector[at])
+        trial = vector.copy()
+        while high - low > LEAST_STEP:
+            trial[at] = (low + high) / 2
+            low, high = (float(trial[at]), high) if _worse(problem, trial, best) else (low, float(trial[at]))
+        trial[at] = high
+        return trial
 
     def result(self) -> FitResult:
-        vector = self.solve()
-        scale = max(_scale(self.problem.residuals(vector)), SMALLEST_SCALE)
-        scaled = Problem(self.layout, self.samples, scale)
+        problem, vector, jacobian = self.solve()
+        residuals = problem.residuals(vector)
         known: dict[int, Uncertainty] = {}
         felt: dict[int, int] = {}
         if self.free:
-            vector = minimise(scaled, vector, self.free, 8)
-            jacobian = scaled.jacobian(vector, self.free, central=True)
-            spreads = uncertainties(jacobian, scaled.residuals(vector), self._groupings())
-            known = dict(zip(self.free, spreads, strict=True))
+            known = dict(zip(self.free, uncertainties(jacobian, residuals, self._groupings()), strict=True))
             felt = dict(zip(self.free, _feeling(jacobian), strict=True))
-        residuals = scaled.residuals(vector)
         fitted = tuple(
             _fitted(parameter, float(vector[at]), known.get(at), felt.get(at, 0))
             for at, parameter in enumerate(self.parameters)
         )
-        relative = np.abs(residuals * scaled.spread) / np.maximum(scaled.measured, 1.0)
+        relative = np.abs(residuals * problem.spread) / np.maximum(problem.measured, 1.0)
         return FitResult(
             model=self.layout.model([row.estimate for row in fitted]),
             fitted=fitted,
             median_error=float(np.median(relative)),
             p90_error=float(np.quantile(relative, 0.9)),
-            outliers=_outliers(scaled, residuals),
+            outliers=_outliers(problem, residuals),
             unidentified=tuple(self.unidentified),
             messages=len(self.samples),
             notes=tuple(self._notes(vector, known)),
@@ -201,13 +265,26 @@ class _Fit:
             notes.append(f"{self.samples.lost} messages were not delivered or failed; the fit is without them.")
         for at, uncertainty in known.items():
             parameter = self.parameters[at]
-            if vector[at] <= self.problem.lowest(at) + 1e-3:
-                notes.append(f"the {parameter.name} ended at its lower bound; the truth may lie beyond the model.")
+            if not self.problem.lowest(at) + 1e-3 < vector[at] < self.problem.highest(at) - 1e-3:
+                notes.append(
+                    f"the {parameter.name} ended at a bound of the search; the truth may lie beyond the model."
+                )
             if parameter.rate and uncertainty.stderr > VAGUE:
                 notes.append(f"the {parameter.name} is only vaguely known.")
-        groupings = sorted({uncertainty.grouping for uncertainty in known.values()})
-        notes.append(f"standard errors are clustered by {' and '.join(groupings)}.")
+        if known:
+            groupings = sorted({uncertainty.grouping for uncertainty in known.values()})
+            notes.append(f"standard errors are clustered by {' and '.join(groupings)}.")
         return notes
+
+
+def _search(problem: Problem, vector: Floats, free: list[int]) -> Floats:
+    vector = best_each(problem, best_scaled(problem, vector, free), free)
+    return minimise(problem, vector, free, COARSE)
+
+
+def _worse(problem: Problem, trial: Floats, best: float) -> bool:
+    """Whether messages contradict a vector: by more than rounding and the end of a search can explain."""
+    return problem.cost(trial) > 1.01 * best + 1e-3 * len(problem.samples)
 
 
 def _feeling(jacobian: Floats) -> list[int]:

@@ -121,6 +121,12 @@ class FabricLayout:
             found.append(Parameter("gap between sends", False, model.gap_ns, 0.0))  # noqa: FBT003
         self.parameters = tuple(found)
 
+    def spread_classes(self, classes: Sequence[float]) -> list[float]:
+        """This layout's vector, from one of the layout in which each class of links has one capacity."""
+        names = sorted({link.klass for link in self._model.links})
+        capacities = {at: classes[names.index(x.klass)] for at, x in zip(self._tie, self._model.links, strict=True)}
+        return [*(capacities[at] for at in range(self._capacities)), *classes[len(names) :]]
+
     def model(self, estimates: Sequence[Estimate]) -> FabricModel:
         """See Layout."""
         links = tuple(

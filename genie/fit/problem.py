@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from genie.core.netmodel import Estimate, NetworkModel
 from genie.fit.busy import ends_busy_period
+from genie.fit.envelope import envelope
 from genie.fit.parameters import Layout
 from genie.fit.samples import Floats, Samples, predict
 from genie.units import NS_PER_US
@@ -17,8 +19,16 @@ RELATIVE_SPREAD: Final = 0.01
 FLOOR_NS: Final = 100.0
 """Spread expected of a completion time: 1 % of it + 100 ns."""
 
+BEYOND: Final = 1000.0
+"""No link is searched for that is faster than this many times the fastest message."""
+
 OVERTAKEN: Final = 10.0
 """Factor on the spread of messages that others outlasted: how a link was shared is not for the model to say."""
+
+MOST_STEPS: Final = 25
+FINE: Final = 1e-4
+COARSE: Final = 1e-3
+"""Relative change of the loss at which a search ends."""
 
 RATE_STEP: Final = 2e-3
 TIME_STEP_NS: Final = 20.0
@@ -34,6 +44,9 @@ class Problem:
         heard = np.where(ends_busy_period(samples), 1.0, OVERTAKEN)
         self.spread = scale * heard * (RELATIVE_SPREAD * np.abs(self.measured) + FLOOR_NS)
         self._last: tuple[bytes, Floats] | None = None
+        sizes = samples.messages.size_bytes.astype(np.float64)
+        self._fastest = math.log(8e9 * float(np.max(sizes / np.maximum(self.measured, 1.0))))
+        _, self._fixed_ns = envelope(sizes, self.measured)
 
     def build(self, vector: Floats) -> NetworkModel:
         """The model of a parameter vector."""
@@ -71,22 +84,26 @@ class Problem:
         return both
 
     def highest(self, at: int) -> float:
-        """Upper bound of a vector entry.
+        """Upper bound of a vector entry: a rate far above what any message reached has no effect any more.
 
-        Messages of one size on shared links can trade a large overhead against fast links; a host whose software took
-        more than a few per cent of a transfer would have been warned of long before.
+        A time with `most_share` is bounded, as messages of one size on shared links can trade a large overhead against
+        fast links, and a host whose software took more than a few per cent of a transfer would have been warned of long
+        before. Where the quick messages of several sizes show a larger fixed time themselves, it may be that large.
         """
-        share = self.layout.parameters[at].most_share
-        if share is None:
+        parameter = self.layout.parameters[at]
+        if parameter.rate:
+            return self._fastest + math.log(BEYOND)
+        if parameter.most_share is None:
             return float("inf")
-        return max(share * float(np.median(self.measured)) + NS_PER_US, self.lowest(at) + NS_PER_US)
+        shown_ns = max(parameter.most_share * float(np.median(self.measured)), 1.5 * self._fixed_ns)
+        return max(shown_ns + NS_PER_US, self.lowest(at) + NS_PER_US)
 
     def lowest(self, at: int) -> float:
         """Lower bound of a vector entry."""
         return self.layout.parameters[at].encode(self.layout.parameters[at].lowest)
 
 
-def minimise(problem: Problem, vector: Floats, free: Sequence[int], evaluations: int) -> Floats:
+def minimise(problem: Problem, vector: Floats, free: Sequence[int], tolerance: float = FINE) -> Floats:
     """The vector of least soft-L1 loss; entries that are not `free` stay."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - a second to import, needed only here
 
@@ -110,8 +127,8 @@ def minimise(problem: Problem, vector: Floats, free: Sequence[int], evaluations:
         bounds=(lowest, highest),
         x_scale=np.array([0.1 if problem.layout.parameters[at].rate else 1000.0 for at in free]),
         loss="soft_l1",
-        xtol=1e-6,
-        ftol=1e-6,
-        max_nfev=evaluations,
+        xtol=1e-8,  # only to end a search that no longer moves: the norm mixes logarithms and ns
+        ftol=tolerance,
+        max_nfev=MOST_STEPS,
     )
     return full(np.asarray(found.x, np.float64))
