@@ -396,12 +396,36 @@ def testbed_list(to_json: bool) -> None:
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="Where to write it; default: report.html in the run.")
-def report(run: Path, output: Path | None) -> None:
+@click.option("--markdown", is_flag=True, help="Print a summary for a pull request instead of writing the page.")
+def report(run: Path, output: Path | None, markdown: bool) -> None:
     """Write a run's report: one HTML file that needs nothing else."""
     from genie.formats.runfile import open_run  # noqa: PLC0415
     from genie.report.html import render  # noqa: PLC0415
+    from genie.report.markdown import summary  # noqa: PLC0415
 
-    click.echo(render(open_run(run), output or run / "report.html"))
+    if markdown:
+        click.echo(summary(open_run(run)), nl=False)
+    else:
+        click.echo(render(open_run(run), output or run / "report.html"))
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["perfetto", "csv", "nccl", "nccl-json", "fct"]),
+    required=True,
+    help="perfetto: Chrome trace; csv: every table; nccl, nccl-json: as nccl-tests; fct: as ns-3.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="File (csv: folder); default: in the run.")
+def export(run: Path, form: str, output: Path | None) -> None:
+    """Write a run in another tool's format."""
+    from genie.formats.runfile import open_run  # noqa: PLC0415
+    from genie.report.export import FORMATS  # noqa: PLC0415
+
+    for path in FORMATS[form].write(open_run(run), output or run / FORMATS[form].file):
+        click.echo(path)
 
 
 @cli.command()

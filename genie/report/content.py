@@ -54,6 +54,8 @@ def _one_time(subject: Subject, why: list[str]) -> Verdict:
     takes = f"one iteration takes {show.time(iteration_ns)}"
     if subject.measured is None:
         return Verdict(Level.PLAIN, f"Predicted, not measured: {takes}.", why)
+    if not subject.checks:
+        return Verdict(Level.WARN, f"Measured, but nobody checked the run: {takes}.", why)
     if why:
         return Verdict(Level.WARN, f"Measured, with {len(why)} warning{'s' * (len(why) > 1)}: {takes}.", why)
     return Verdict(Level.GOOD, f"Measured, and every self-check holds: {takes}.", why)

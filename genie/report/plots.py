@@ -91,9 +91,10 @@ def _axes(width: float, height: float, xlabel: str, ylabel: str) -> tuple[Figure
 
 def _legend(axes: Axes, handles: Sequence[Any] | None = None) -> None:
     """Above the axes, where it hides nothing."""
-    with mpl.rc_context(_STYLE):
-        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4, "borderaxespad": 0.2}
-        axes.legend(handles=handles, **place) if handles else axes.legend(**place)
+    handles = axes.get_legend_handles_labels()[0] if handles is None else handles
+    if handles:
+        with mpl.rc_context(_STYLE):
+            axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
 
 
 def _thousands(value: float, _: object) -> str:
@@ -147,6 +148,7 @@ def fct_cdf(series: Mapping[str, pd.Series[Any]]) -> Figure:
             axes.step([unit.of_ns(v) for v in x], y, dashes, where="post", color=colour, label=label, linewidth=1.6)
     if any((values > 0).all() and values[-1] > 20 * values[0] for values, _ in known.values() if len(values)):
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(_thousands)
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     _legend(axes)
@@ -222,11 +224,12 @@ def _bars(
     axes: Axes, lane: pd.DataFrame, place: Mapping[int, int], unit: show.TimeUnit, colour: str, offset: float
 ) -> None:
     columns = [lane[name].tolist() for name in ("rank", "issue_ns", "done_ns", "name")]
-    for rank, start_ns, done_ns, name in zip(*columns, strict=True):
+    for at, (rank, start_ns, done_ns, name) in enumerate(zip(*columns, strict=True), len(axes.patches)):
         corner = (unit.of_ns(start_ns), place[rank] + offset)
         bar = Rectangle(corner, unit.of_ns(done_ns - start_ns), 0.4, facecolor=colour, edgecolor=PAPER)
         bar.set_linewidth(0.5)
-        bar.set_gid(f"tip{len(axes.patches)}")
+        bar.set_in_layout(False)
+        bar.set_gid(f"tip{at}")
         bar.set_label(f"{name}, rank {rank}: {unit(start_ns)} to {unit(done_ns)} {unit.name}")
         axes.add_patch(bar)
 

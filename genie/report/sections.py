@@ -233,7 +233,9 @@ def _timelines(subject: Subject) -> Iterator[Block]:
     end_ns = max((float(view.activity["done_ns"].max()) for view in views), default=0.0)
     for view in views:
         iteration = int(view.activity["iteration"].min())
-        caption = f"{view.label.capitalize()}, iteration {iteration}. Point at a bar to see what it is."
+        ranks = view.activity["rank"].nunique()
+        some = f", {plots.MAX_RANKS} of {ranks:,} ranks" if ranks > plots.MAX_RANKS else ""
+        caption = f"{view.label.capitalize()}, iteration {iteration}{some}. Point at a bar to see what it is."
         yield Picture(caption, lambda view=view: plots.timeline(view.activity, end_ns=end_ns), wide=True)  # type: ignore[misc]
 
 
