@@ -6,6 +6,8 @@ import ctypes
 import time
 from typing import Final, Protocol
 
+from genie.units import NS_PER_S
+
 SPIN_NS: Final = 120_000
 """The last part of a wait is spun: a sleeper wakes tens of microseconds late, a spinner does not."""
 
@@ -35,7 +37,7 @@ class RealClock:
         """See Clock."""
         rest_ns = when_ns - time.monotonic_ns()
         if rest_ns > SPIN_NS:
-            time.sleep((rest_ns - SPIN_NS) / 1e9)
+            time.sleep((rest_ns - SPIN_NS) / NS_PER_S)
         while (now_ns := time.monotonic_ns()) < when_ns:
             pass
         return now_ns - when_ns

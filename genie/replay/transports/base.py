@@ -60,16 +60,25 @@ class Transport(Protocol):
         """Connect to every given peer and wait until each has connected back.
 
         Raises:
-            RunError: names the peers missing at `deadline_ns` (CLOCK_MONOTONIC), or one with a wrong run secret.
+            RunError: names the peers missing at `deadline_ns` (CLOCK_MONOTONIC), or one that refuses us (another run's
+                secret, another version).
         """
         ...
 
     def post_send(self, handle: int, peer: int, tag: int, size_bytes: int) -> None:
-        """Queue a message; messages to one peer leave in the order of their posts."""
+        """Queue a message; messages to one peer leave in the order of their posts.
+
+        Raises:
+            RunError: the peer is not connected or known to be gone, or the message is too large.
+        """
         ...
 
     def post_recv(self, handle: int, peer: int, tag: int, size_bytes: int) -> None:
-        """Expect a message."""
+        """Expect a message; one that is here already completes in the next poll.
+
+        Raises:
+            RunError: the peer is known to be gone.
+        """
         ...
 
     def poll(self, timeout_ns: int) -> list[Completion]:

@@ -9,6 +9,8 @@ cannot be true of a byte that only now became readable:
 * packets were out of order since the last message: some byte came later than the last one.
 
 Then the time of the read counts. Stamps on one connection never decrease, since TCP delivers in order.
+
+The kernel begins to stamp some ms after the first socket on the machine asked for it: ask as early as possible.
 """
 
 from __future__ import annotations
@@ -32,6 +34,11 @@ _INFO_BYTES: Final = _OUT_OF_ORDER_AT + _OUT_OF_ORDER.size
 """struct tcp_info up to tcpi_rcv_ooopack (Linux 5.4)."""
 
 
+def ask_for_stamps(sock: socket.socket) -> None:
+    """Have what this socket, or one accepted from it, receives stamped."""
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+
 class StampedSocket:
     """Reads of a connected, non-blocking TCP socket.
 
@@ -49,7 +56,7 @@ class StampedSocket:
         self._offset_ns = realtime_offset_ns()
         self._empty_ns = now()
         self._out_of_order = 0
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        ask_for_stamps(sock)
 
     def read(self, view: memoryview, flags: int = 0) -> int:
         """Read into a view that is not empty; how many bytes, 0 if there are none now or ever."""

@@ -16,6 +16,7 @@ from genie.replay.transports.framing import MAX_MESSAGE_BYTES, SECRET_BYTES
 from genie.replay.transports.matching import Arrived, Key, KeyNumbers, Matcher, Posted, Tally
 from genie.replay.transports.pacing import Pacer
 from genie.replay.transports.payload import PIECE_BYTES
+from genie.replay.transports.stamps import ask_for_stamps
 from genie.replay.transports.tcp_connection import Outbound, Receiver, Sender
 from genie.replay.transports.tcp_handshake import Handshake
 from genie.units import NS_PER_MS, NS_PER_S
@@ -86,6 +87,7 @@ class TcpTransport:
         try:
             listener = self._new_socket()
             listener.bind((self._options.address, self._options.port))
+            ask_for_stamps(listener)
             listener.listen(BACKLOG)
         except OSError as error:
             if listener is not None:

@@ -241,6 +241,14 @@ class Conformance:
             party.settle()
             assert party.ends[1].moved()["received"] == {0: [10_000, sum(sizes)]}
 
+    def test_a_rank_without_peers_just_waits(self):
+        with self.party(1) as party:
+            before_ns = now_ns()
+            assert party.poll(0, 1_000_000) == []
+            assert now_ns() - before_ns >= 1_000_000
+            assert party.ends[0].moved() == {"sent": {}, "received": {}}
+            assert party.ends[0].progress_bytes() == 0
+
     # ---- times
 
     def test_times_are_true(self):

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import statistics
 import struct
 import time
 
@@ -126,9 +127,12 @@ def test_a_real_kernel_stamps_when_the_packet_came():
     with ours, theirs:
         ours.settimeout(0)
         stamped = StampedSocket(ours, time.monotonic_ns)
-        theirs.sendall(b"early")
-        sent_ns = time.monotonic_ns()
-        time.sleep(0.05)
-        assert stamped.read(memoryview(bytearray(100))) == 5
-        assert stamped.stamp_ns < sent_ns + 25_000_000
+        delays_ns = []
+        for _ in range(10):  # if no other socket wanted stamps, the kernel needs some ms to begin
+            theirs.sendall(b"early")
+            sent_ns = time.monotonic_ns()
+            time.sleep(0.02)
+            assert stamped.read(memoryview(bytearray(100))) == 5
+            delays_ns.append(stamped.stamp_ns - sent_ns)
+        assert statistics.median(delays_ns) < 10_000_000
         assert not stamped.reordered()

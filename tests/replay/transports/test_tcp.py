@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import socket
+import statistics
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -409,11 +410,13 @@ def test_sizes_are_bounded():
 
 def test_a_message_is_dated_when_the_kernel_got_it_not_when_somebody_looked():
     with Party(ends(2)) as party:
-        receive, _ = party.exchange(0, 1, 1, 1_000)
-        time.sleep(0.1)  # the receiver is busy with something else
-        party.settle()
-        done = party.done[receive]
-        assert done.done_ns - done.posted_ns < 50_000_000
+        delays_ns = []
+        for tag in range(10):  # if no other socket wanted stamps, the kernel needs some ms to begin
+            receive, _ = party.exchange(0, 1, tag, 1_000)
+            time.sleep(0.05)  # the receiver is busy with something else
+            party.settle()
+            delays_ns.append(party.done[receive].done_ns - party.done[receive].posted_ns)
+        assert statistics.median(delays_ns) < 25_000_000
 
 
 def test_one_long_message_does_not_hold_up_the_others():
