@@ -34,7 +34,7 @@ Layers = Annotated[int, About("layers of the model")]
 Microbatches = Annotated[int, About("microbatches of an iteration")]
 
 
-class _Trace:
+class TraceBuilder:
     """One rank's nodes in the making; every method gives the new node's row."""
 
     def __init__(self, rank: int) -> None:
@@ -104,7 +104,8 @@ class _Trace:
         return RankTrace(self.rank, Nodes.from_rows(self._rows), offsets, deps, f"rank {self.rank}")
 
 
-def _workload(name: str, traces: Iterable[_Trace], groups: Iterable[Group] = ()) -> Workload:
+def as_workload(name: str, traces: Iterable[TraceBuilder], groups: Iterable[Group] = ()) -> Workload:
+    """The traces as a workload; groups of one member are left out."""
     spoken_of = tuple(group for group in groups if len(group.ranks) > 1)
     return Workload(name, tuple(trace.finish() for trace in traces), spoken_of)
 
@@ -113,10 +114,10 @@ def collective(
     kind: CollectiveKind, ranks: Ranks, size_bytes: Annotated[int, About("comm_size: see docs/formats.md")]
 ) -> Workload:
     """One collective over all ranks."""
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     for trace in traces:
         trace.collective(kind.name.lower(), kind, size_bytes)
-    return _workload(kind.name.lower(), traces)
+    return as_workload(kind.name.lower(), traces)
 
 
 def data_parallel(
@@ -132,7 +133,7 @@ def data_parallel(
     Layers differ in size, so that messages of several sizes are seen. An all-reduce starts as soon as the gradients of
     its layers are there, while the backward compute of the layers before them goes on.
     """
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     buckets = _buckets([max(ranks, size_bytes * (layer + 1) // layers) for layer in range(layers)], bucket_bytes)
     for trace in traces:
         last: list[int] = []
@@ -147,7 +148,7 @@ def data_parallel(
         step = trace.compute("optimizer", compute_us, reduced)
         if gather:
             trace.collective("all-gather weights", CollectiveKind.ALL_GATHER, max(1, size_bytes // ranks), [step])
-    return _workload("data_parallel", traces)
+    return as_workload("data_parallel", traces)
 
 
 def _buckets(layer_bytes: list[int], bucket_bytes: int) -> list[tuple[list[int], int]]:
@@ -238,15 +239,17 @@ class _Grid:
 def _parallel(
     name: str, grid: _Grid, activation_bytes: int, microbatches: int, compute_us: int, gradient_bytes: int | None = None
 ) -> Workload:
-    traces = [_Trace(rank) for rank in range(grid.ranks)]
+    traces = [TraceBuilder(rank) for rank in range(grid.ranks)]
     for trace in traces:
         last = _one_forward_one_backward(trace, grid, microbatches, activation_bytes, compute_us)
         _, replicas = grid.groups_of(trace.rank)
         trace.all_reduce("all-reduce gradients", gradient_bytes or activation_bytes, [last], replicas)
-    return _workload(name, traces, (*grid.tensor_groups, *grid.data_groups))
+    return as_workload(name, traces, (*grid.tensor_groups, *grid.data_groups))
 
 
-def _one_forward_one_backward(trace: _Trace, grid: _Grid, microbatches: int, size_bytes: int, compute_us: int) -> int:
+def _one_forward_one_backward(
+    trace: TraceBuilder, grid: _Grid, microbatches: int, size_bytes: int, compute_us: int
+) -> int:
     """A stage's computes and messages in 1F1B order; the row of the last compute (or its all-reduce)."""
     position, replica, stage = grid.place(trace.rank)
     tensor_group, _ = grid.groups_of(trace.rank)
@@ -279,7 +282,7 @@ def tensor_parallel(
     compute_us: Annotated[int, About("attention of a layer, us; the feed-forward block takes twice that")] = 200,
 ) -> Workload:
     """Two all-reduces a layer (after attention and after the feed-forward block), each on the critical path."""
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     for trace in traces:
         last: list[int] = []
         for layer in range(layers):
@@ -287,7 +290,7 @@ def tensor_parallel(
                 work = trace.compute(f"{block} {layer}", share * compute_us, last)
                 activations = max(ranks, size_bytes * share // 2)
                 last = [trace.all_reduce(f"all-reduce {block} {layer}", activations, [work])]
-    return _workload("tensor_parallel", traces)
+    return as_workload("tensor_parallel", traces)
 
 
 def mixture_of_experts(
@@ -301,7 +304,7 @@ def mixture_of_experts(
     """Router, all-to-all, experts of unequal load, all-to-all back, a layer; a gradient all-reduce at the end."""
     load = random.Random(seed)
     shares = [[load.uniform(1 - imbalance, 1 + imbalance) for _ in range(layers)] for _ in range(ranks)]
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     for trace in traces:
         last: list[int] = []
         for layer in range(layers):
@@ -310,7 +313,7 @@ def mixture_of_experts(
             expert = trace.compute(f"expert {layer}", round(compute_us * shares[trace.rank][layer]), [there])
             last = [trace.collective(f"combine {layer}", CollectiveKind.ALL_TO_ALL, size_bytes, [expert])]
         trace.all_reduce("all-reduce gradients", max(ranks, size_bytes // 2), last)
-    return _workload("mixture_of_experts", traces)
+    return as_workload("mixture_of_experts", traces)
 
 
 def incast(
@@ -321,12 +324,12 @@ def incast(
     """Every other rank sends one message to the target at once."""
     if target >= ranks:
         raise InputError(f"target {target} is none of {ranks} ranks.")
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     for trace in traces:
         if trace.rank != target:
             traces[target].receive(f"from {trace.rank}", trace.rank, size_bytes, trace.rank)
             trace.send(f"to {target}", target, size_bytes, trace.rank)
-    return _workload("incast", traces)
+    return as_workload("incast", traces)
 
 
 def shift(
@@ -338,11 +341,11 @@ def shift(
     by = by or ranks // 2
     if by % ranks == 0:
         raise InputError(f"a shift by {by} sends every one of {ranks} ranks a message of its own.")
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     for rank, trace in enumerate(traces):
         trace.send("send", (rank + by) % ranks, size_bytes, 0)
         trace.receive("receive", (rank - by) % ranks, size_bytes, 0)
-    return _workload("shift", traces)
+    return as_workload("shift", traces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from genie.core.columns import csr_from_lists
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
 from genie.core.system import Optimization, System
 from genie.core.workload import ALL_DIMENSIONS, NONE, CollectiveKind, NodeKind, Nodes, RankTrace, Workload
-from genie.patterns import PATTERNS, _Trace, _workload
+from genie.patterns import PATTERNS, TraceBuilder, as_workload
 
 KINDS = (
     CollectiveKind.ALL_REDUCE,
@@ -26,14 +26,14 @@ def dags(draw, ranks: int = 4, *, equal: bool = False) -> Workload:
         after = draw(st.lists(st.integers(0, row - 1), max_size=2, unique=True)) if row else []
         kind = draw(st.sampled_from([None, *KINDS]))
         shape.append((kind, after, draw(st.integers(64, 1 << 20)), draw(st.integers(1, 50))))
-    traces = [_Trace(rank) for rank in range(ranks)]
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
     for trace in traces:
         for row, (kind, after, size, duration) in enumerate(shape):
             if kind is None:
                 trace.compute(f"c{row}", duration if equal else draw(st.integers(1, 50)), after)
             else:
                 trace.collective(f"k{row}", kind, size, after)
-    return _workload("random", traces)
+    return as_workload("random", traces)
 
 
 def patterns(ranks: int = 4) -> st.SearchStrategy[Workload]:

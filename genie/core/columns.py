@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -59,11 +58,6 @@ class Columns:
         if not rows:
             return cls.empty()
         return cls(**dict(zip(cls.SCHEMA, zip(*rows, strict=True), strict=True)))
-
-
-def field_names(kind: type) -> tuple[str, ...]:
-    """Names of a dataclass's fields, in order."""
-    return tuple(f.name for f in fields(kind))
 
 
 def csr_from_lists(lists: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

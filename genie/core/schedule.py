@@ -1,8 +1,8 @@
 """Schedule: a workload with its collectives turned into messages, but never one object a message.
 
 A collective becomes chunks, a chunk a series of phases, a phase a *program*: the same few columns for every member,
-peers relative to its position. So a ring of 4,096 ranks and one of four cost the same memory. `Schedule.messages`
-expands a rank's part when somebody wants to look at it or count it.
+peers relative to its position. So a ring of 4,096 ranks and one of four cost the same memory. `Schedule.expected`
+counts messages and bytes per pair of ranks without making them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from genie.core.workload import CollectiveKind, Workload
 
 COLLECTIVE_TAGS = 500_000_000
 """Plain sends use tags below this number, collectives use it plus their stream id (ASTRA-sim's convention)."""
+
+STREAMS_PER_GROUP = 1_000_000
+"""Stream ids of group g start at g times this (ASTRA-sim's convention)."""
 
 GRANT_TAGS = 1_000_000_000
 """Added to a message's tag by the rendezvous grant that precedes it."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from genie.core.schedule import OpKind, RankOperators, Schedule, Slot
+from genie.core.schedule import STREAMS_PER_GROUP, OpKind, RankOperators, Schedule, Slot
 from genie.core.system import Profile
 from genie.engine.events import Action, Event, OperatorDone, OperatorIssued, Origin, RankFinished, Start
 from genie.engine.port import Port
 from genie.engine.readiness import Readiness
 from genie.engine.streams import Streams
 from genie.errors import InternalError
-
-STREAMS_PER_GROUP = 1_000_000
-"""Stream ids of group g start at g times this (ASTRA-sim's convention)."""
 
 
 class RankEngine:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from genie.core.columns import csr_transpose
 from genie.core.schedule import (
     COLLECTIVE_TAGS,
+    STREAMS_PER_GROUP,
     Collective,
     Lane,
     Members,
@@ -27,9 +28,6 @@ from genie.core.workload import CollectiveKind, Group, NodeKind, RankTrace, Work
 from genie.errors import InputError
 from genie.lower import custom
 from genie.lower.phases import Request, expand
-
-STREAMS_PER_GROUP = 1_000_000
-"""Stream ids of a group start at its number times this (ASTRA-sim's convention)."""
 
 
 def lower(

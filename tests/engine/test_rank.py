@@ -21,7 +21,7 @@ from genie.engine.events import (
 from genie.engine.rank import RankEngine
 from genie.errors import InternalError
 from genie.lower import lower
-from genie.patterns import _Trace, _workload, collective
+from genie.patterns import TraceBuilder, as_workload, collective
 
 RING = System(splits=1, algorithms=dict.fromkeys(CollectiveKind, ("ring",)))
 
@@ -49,13 +49,13 @@ def test_a_ring_of_two_step_by_step():
 
 
 def two_independent_sends():
-    traces = [_Trace(0), _Trace(1)]
+    traces = [TraceBuilder(0), TraceBuilder(1)]
     for peer, trace in ((1, traces[0]), (0, traces[1])):
         trace.send("a", peer, 10, 1)
         trace.send("b", peer, 10, 2)
         trace.receive("c", peer, 10, 1)
         trace.receive("d", peer, 10, 2)
-    return _workload("sends", traces)
+    return as_workload("sends", traces)
 
 
 def test_one_communication_operator_at_a_time_in_the_default_profile():
@@ -72,12 +72,12 @@ def test_sends_side_by_side_in_the_other():
 
 
 def test_compute_and_communication_overlap_and_lower_rows_go_first():
-    traces = [_Trace(0), _Trace(1)]
+    traces = [TraceBuilder(0), TraceBuilder(1)]
     for trace in traces:
         trace.compute("x", 3)
         trace.compute("y", 2)
         trace.collective("r", CollectiveKind.ALL_REDUCE, 64)
-    actions = engine(_workload("w", traces)).step(Start(0))
+    actions = engine(as_workload("w", traces)).step(Start(0))
     assert [a.row for a in actions if isinstance(a, OperatorIssued)] == [0, 2]
     assert [a.delay_ns for a in actions if isinstance(a, SetTimer)] == [3000, 10]
 

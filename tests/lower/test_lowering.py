@@ -11,7 +11,7 @@ from genie.core.system import Optimization, Profile, System
 from genie.core.workload import CollectiveKind, Group
 from genie.errors import InputError
 from genie.lower import lower
-from genie.patterns import _Trace, _workload, collective, generate
+from genie.patterns import TraceBuilder, as_workload, collective, generate
 from genie.simulate.builtin import simulate
 
 RING = System(splits=1, algorithms=dict.fromkeys(CollectiveKind, ("ring",)), extended=True)
@@ -108,11 +108,11 @@ def test_several_dimensions_reduce_inwards_and_gather_outwards():
 
 def test_groups_overlap_only_in_their_profile():
     groups = (Group("1", (0, 1)), Group("2", (0, 1)))
-    traces = [_Trace(rank) for rank in range(2)]
+    traces = [TraceBuilder(rank) for rank in range(2)]
     for trace in traces:
         trace.collective("a", CollectiveKind.ALL_REDUCE, 1 << 20, group="1")
         trace.collective("b", CollectiveKind.ALL_REDUCE, 1 << 20, group="2")
-    workload = _workload("two", traces, groups)
+    workload = as_workload("two", traces, groups)
     times = {p: simulate(lower(workload, replace(RING, profile=p)), network(2)).iteration_ns for p in Profile}
     assert times[Profile.OVERLAP] * 2 == pytest.approx(times[Profile.ASTRA], rel=0.01)
 
