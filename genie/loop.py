@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from genie.core.netmodel import DimensionModel, NetworkModel
+from genie.core.netmodel import Dimension, DimensionModel, Estimate, FabricModel, NetworkModel, Topology
 from genie.core.timeline import Status, Timeline
-from genie.errors import RunError
-from genie.fit import FitResult, fit
+from genie.errors import InputError, InternalError, RunError
+from genie.fit import FitResult, equivalent_dimensions, fit
 from genie.formats.astra import write_network
 from genie.formats.runfile import RunWriter
 from genie.replay.launcher import Progress
@@ -181,17 +181,27 @@ class _Loop:
             )
         return Outcome(self.rounds, stopped, self.fitted, self.run.path, network_file, self.errors)
 
+    def _shape(self, fabric: FabricModel) -> DimensionModel:
+        """What ASTRA-sim's file is to look like: as the one given, else one switch with the fabric's slowest link."""
+        if self.loaded.network is not None:
+            return self.loaded.network
+        slowest_bps = min(link.capacity_bps.value for link in fabric.links)
+        switch = Dimension(Topology.SWITCH, fabric.ranks, Estimate(slowest_bps), Estimate(0.0))
+        return DimensionModel((switch,), aware=True)
+
     def _write_network(self) -> Path | None:
         """The calibrated ASTRA-sim network file; for a fabric model, the dimensions that describe it best."""
         if self.fitted is None:
             return None
         model = self.fitted.model
         if not isinstance(model, DimensionModel):
-            if self.loaded.network is None:
+            try:
+                model = equivalent_dimensions(self._shape(model), self.measured).model
+            except InputError as error:
+                self.errors.append(f"no ASTRA-sim network file: {error}")
                 return None
-            model = fit(self.loaded.network, self.measured).model
-            if not isinstance(model, DimensionModel):
-                return None
+        if not isinstance(model, DimensionModel):
+            raise InternalError("a fit changed the kind of the model.")
         path = self.run.path / "network.yml"
         about = f"Calibrated by Genie from {self.fitted.messages} measured messages: {self.loaded.experiment.name}"
         write_network(path, model, about)

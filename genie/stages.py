@@ -240,6 +240,7 @@ def run_replay(
         launch=LaunchOptions(rule.warmup, rule.repeats, rule.stall_timeout_s),
         flows=rule.flows,
         rate_bps=hosting.rate_bps,
+        receive_buffer_bytes=2 * testbed.window_bytes,  # the kernel counts its own book-keeping, about as much again
         verify=rule.verify,
     )
     run.describe(
