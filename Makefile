@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo test lint check unit bench bench-% schema proto clean
+.PHONY: help venv dev demo test lint check unit bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 22
@@ -45,7 +45,7 @@ check lint: dev ## style, types, import directions
 unit: dev ## the tests alone
 	$(BIN)/pytest
 
-bench: bench-trace bench-flow bench-fidelity ## every benchmark
+bench: bench-trace bench-flow bench-fabric-flow bench-transport bench-fidelity ## every benchmark
 
 bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
