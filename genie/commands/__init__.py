@@ -1,0 +1,1 @@
+"""One module for each group of commands; genie/cli.py puts them together."""

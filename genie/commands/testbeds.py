@@ -1,0 +1,76 @@
+"""genie testbed, doctor: what traffic can run on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from genie.commands.common import PATH, as_json, console_of, print_json
+
+
+@click.group()
+def testbed() -> None:
+    """Look at testbeds; keep an emulated one up for experiments by hand."""
+
+
+@testbed.command("show")
+@click.argument("file", type=PATH)
+@as_json
+def testbed_show(file: Path, to_json: bool) -> None:
+    """Nodes, links, and what they are like in virtual and in real units."""
+    from genie.describe import describe_testbed  # noqa: PLC0415
+    from genie.testbed.files import load_testbed  # noqa: PLC0415
+
+    about = describe_testbed(load_testbed(file))
+    if to_json:
+        print_json(about)
+    else:
+        console_of().testbed(about)
+
+
+@testbed.command("up")
+@click.argument("file", type=PATH)
+def testbed_up(file: Path) -> None:
+    """Bring an emulated testbed up and keep it until `genie testbed down`."""
+    from genie.testbed.files import load_testbed  # noqa: PLC0415
+    from genie.testbed.keeper import keep_up  # noqa: PLC0415
+
+    for line in keep_up(load_testbed(file)):
+        click.echo(line)
+
+
+@testbed.command("down")
+@click.argument("name", required=False)
+def testbed_down(name: str | None) -> None:
+    """Take down the testbed of that NAME, or all that are up."""
+    from genie.testbed.keeper import take_down  # noqa: PLC0415
+
+    for line in take_down(name):
+        click.echo(line)
+
+
+@testbed.command("list")
+@as_json
+def testbed_list(to_json: bool) -> None:
+    """Testbeds that are up, and how to enter their hosts."""
+    from genie.testbed.keeper import kept  # noqa: PLC0415
+
+    rows = kept()
+    if to_json:
+        print_json({"testbeds": rows})
+    else:
+        console_of().rows(rows, "no testbed is up")
+
+
+@click.command()
+@as_json
+def doctor(to_json: bool) -> None:
+    """What this machine can do, and how to get what it lacks."""
+    from genie.testbed.doctor import examine  # noqa: PLC0415
+
+    checks = examine()
+    if to_json:
+        print_json({"checks": [check.as_dict() for check in checks]})
+    else:
+        console_of().doctor(checks)
