@@ -101,7 +101,7 @@ def loop(loaded: Loaded, root: Path, observer: Observer, lab_kind: str | None = 
 class _Loop:
     def __init__(self, loaded: Loaded, run: RunWriter, observer: Observer, lab: Lab) -> None:
         self.loaded, self.run, self.observer = loaded, run, observer
-        self.hosting = lab.hosting(len(loaded.schedule.ranks))
+        self.hosting = lab.hosting(len(loaded.schedule.ranks), loaded.experiment.replay)
         self.model: NetworkModel = first_model(loaded, self.hosting.routes)
         self.measured: list[Timeline] = []
         self.rounds: list[Round] = []

@@ -20,7 +20,8 @@ from genie.formats.runfile import RunWriter
 from genie.formats.workload import find_traces, load_workload
 from genie.lower import lower
 from genie.replay.launcher import LaunchOptions, Progress
-from genie.replay.local import LISTEN_PORT, Place, Replayed, ReplayOptions, replay, source_port
+from genie.replay.local import Place, Replayed, ReplayOptions, replay
+from genie.replay.transports.choice import choice
 from genie.simulate.builtin import simulate
 from genie.testbed.files import load_testbed
 from genie.testbed.namespaces import capability
@@ -28,6 +29,9 @@ from genie.testbed.namespaces import capability
 Watch = Callable[[Progress], None]
 LOOPBACK: Final = "127.1.0."
 MAX_LOOPBACK_RANKS: Final = 250
+LOOPBACK_MTU: Final = 65_535
+LOOPBACK_SEGMENTS: Final = 15
+DEFAULT_RULE: Final = ReplayRule()
 
 FIDELITY: Final = {
     "root": "network namespaces, every link shaped by the kernel: full fidelity of the emulation.",
@@ -70,6 +74,7 @@ def load(experiment: Experiment) -> Loaded:
     Raises:
         InputError: anything wrong in any file, or more ranks than the testbed has places.
     """
+    choice(experiment.replay.transport).check(experiment.replay.options)
     testbed = load_testbed(experiment.testbed)
     system = read_system(
         experiment.system,
@@ -99,6 +104,8 @@ class Hosting:
     routes: dict[tuple[int, int], tuple[str, ...]]
     rate_bps: int
     counters: Callable[[], dict[str, dict[str, int]]]
+    mtu_bytes: int = LOOPBACK_MTU
+    super_packet_segments: int = LOOPBACK_SEGMENTS
 
 
 class Lab(AbstractContextManager["Lab"]):
@@ -120,19 +127,19 @@ class Lab(AbstractContextManager["Lab"]):
     def __exit__(self, *error: object) -> None:
         self._context.__exit__(None, None, None)
 
-    def hosting(self, ranks: int) -> Hosting:
-        """Places for so many ranks, with the routes that their connections take."""
-        return self._on_loopback(ranks) if self._fabric is None else self._on_fabric(ranks)
+    def hosting(self, ranks: int, rule: ReplayRule = DEFAULT_RULE) -> Hosting:
+        """Places for so many ranks, with the routes that the first flow of every pair takes under a rule."""
+        return self._on_loopback(ranks) if self._fabric is None else self._on_fabric(ranks, rule)
 
-    def _on_fabric(self, ranks: int) -> Hosting:
+    def _on_fabric(self, ranks: int, rule: ReplayRule) -> Hosting:
         fabric, placement, links = self._fabric, self.testbed.placement, self.testbed.links()
-        routes = {}
+        routes, chosen = {}, choice(rule.transport)
         for source in range(ranks):
             for destination in range(ranks):
                 if source != destination:
-                    port = source_port(ranks, source, destination, 0)
+                    port = chosen.source_port(ranks, source, destination, 0, rule.options)
                     routes[source, destination] = fabric.route(
-                        placement[source], placement[destination], port, LISTEN_PORT
+                        placement[source], placement[destination], port, chosen.port, chosen.protocol
                     )
         delays = {pair: sum(links[name].delay_ns for name in route) for pair, route in routes.items()}
 
@@ -141,7 +148,8 @@ class Lab(AbstractContextManager["Lab"]):
             return Place(fabric.address(host), lambda: fabric.enter(host), _delays_to(delays, rank))
 
         places = tuple(place(rank) for rank in range(ranks))
-        return Hosting(self.kind, places, routes, 0, fabric.counters)
+        segments = fabric.super_packet_segments
+        return Hosting(self.kind, places, routes, 0, fabric.counters, self.testbed.mtu, segments)
 
     def _on_loopback(self, ranks: int) -> Hosting:
         """Every rank has a loopback address of its own and paces itself at its host link's rate."""
@@ -240,12 +248,22 @@ def run_replay(
         launch=LaunchOptions(rule.warmup, rule.repeats, rule.stall_timeout_s),
         flows=rule.flows,
         rate_bps=hosting.rate_bps,
-        receive_buffer_bytes=2 * testbed.window_bytes,  # the kernel counts its own book-keeping, about as much again
+        window_bytes=testbed.window_bytes,
         verify=rule.verify,
+        transport=rule.transport,
+        options=rule.options,
+        mtu_bytes=hosting.mtu_bytes,
+        super_packet_segments=hosting.super_packet_segments,
     )
     run.describe(
         testbed={"name": testbed.name, "hosting": hosting.kind, "dilation": testbed.dilation, "mtu": testbed.mtu},
-        replay={"warmup": rule.warmup, "repeats": rule.repeats, "flows": rule.flows},
+        replay={
+            "warmup": rule.warmup,
+            "repeats": rule.repeats,
+            "flows": rule.flows,
+            "transport": rule.transport,
+            "options": dict(rule.options),
+        },
         delays="added at the receiving endpoint",
     )
     _save_network(run, testbed, hosting)

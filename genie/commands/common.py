@@ -64,6 +64,14 @@ def experiment_options(command: Any) -> Any:
         click.option("--model", type=click.Choice(["unaware", "aware", "fabric"]), help="Network model."),
         click.option("--comm-groups", type=PATH, help="Comm-group JSON."),
         click.option("--scale-bytes", type=float, help="Factor on every comm_size."),
+        click.option("--transport", help="What moves the messages: tcp (default), roce."),
+        click.option(
+            "--transport-option",
+            "transport_options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="What only that transport understands (docs/transports.md); may be repeated.",
+        ),
     ):
         command = option(command)
     return command

@@ -104,7 +104,7 @@ def replay(experiment: Path | None, repeats: int | None, out: Path, to_json: boo
     run = RunWriter.create(out, "replay", loaded.experiment.name)
     save_inputs(run, loaded.files())
     with Lab(loaded.testbed, kind) as lab, console.watching(rule) as watch:
-        hosting = lab.hosting(len(loaded.schedule.ranks))
+        hosting = lab.hosting(len(loaded.schedule.ranks), rule)
         result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch)
     if result.error is not None:
         console.say(f"kept what there is of it in {run.path}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from genie.core.system import Profile
 from genie.errors import InputError
@@ -27,13 +29,18 @@ class LoopRule:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRule:
-    """How a replay is done (see replay.local.ReplayOptions for units and meaning)."""
+    """How a replay is done (see replay.local.ReplayOptions for units and meaning).
+
+    `transport` names what moves the messages, `options` are what only that transport understands.
+    """
 
     warmup: int = 1
     repeats: int = 2
     flows: int = 1
     stall_timeout_s: float = 10.0
     verify: bool = False
+    transport: str = "tcp"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.repeats < 1 or self.flows < 1 or self.stall_timeout_s <= 0:

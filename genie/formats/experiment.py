@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from genie.core.experiment import Experiment, LoopRule, ReplayRule
@@ -41,6 +43,8 @@ class ReplayFile(_Model):
     flows: int = 1
     stall_timeout_s: float = 10.0
     verify: bool = False
+    transport: str = "tcp"
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class LoopFile(_Model):
@@ -90,12 +94,38 @@ def experiment_of(path: Path | str | None, given: dict[str, Any]) -> Experiment:
     Args:
         path: the file, or None.
         given: fields of Experiment by name; None means not given. `traces`, `system` and `testbed` are needed without a
-            file; the model is then `fabric` unless a network file is given.
+            file; the model is then `fabric` unless a network file is given. `transport` and `transport_options`
+            (KEY=VALUE each) replace what the replay rule says.
 
     Raises:
         InputError: as `load_experiment`; or an option that is needed is missing.
     """
     options = {name: value for name, value in given.items() if value is not None}
+    transport, words = options.pop("transport", None), options.pop("transport_options", ())
+    experiment = _from_file_or_options(path, options)
+    return replace(experiment, replay=_with_transport(experiment.replay, transport, words))
+
+
+def _with_transport(rule: ReplayRule, transport: str | None, words: Sequence[str]) -> ReplayRule:
+    """What the file says about the transport, replaced by options; `words` are KEY=VALUE, the values YAML."""
+    given = dict(_pair(word) for word in words)
+    if transport is None or transport == rule.transport:
+        return replace(rule, options={**rule.options, **given})
+    return replace(rule, transport=transport, options=given)
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    name, equals, value = word.partition("=")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        equals = ""
+    if not equals or not name:
+        raise InputError(f"{word!r} is no KEY=VALUE.", where="--transport-option")
+    return name, parsed
+
+
+def _from_file_or_options(path: Path | str | None, options: dict[str, Any]) -> Experiment:
     if path is not None:
         return replace(load_experiment(path), **options)
     missing = [_OPTIONS[name] for name in _OPTIONS if name not in options]

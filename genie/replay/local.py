@@ -6,7 +6,6 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from genie.core.schedule import Schedule
 from genie.core.timeline import Status, Timeline
@@ -19,13 +18,9 @@ from genie.replay.launcher import LaunchOptions, Outcome, Progress, launch
 from genie.replay.ranks import Spawn, fork, thread
 from genie.replay.selfcheck import Check, self_check
 from genie.replay.transports.base import Transport
+from genie.replay.transports.choice import LISTEN_PORT, MAX_FLOWS, Options, Wiring, choice, source_port
 from genie.replay.transports.framing import SECRET_BYTES
 from genie.replay.transports.memory import Hub, MemoryTransport
-from genie.replay.transports.tcp import TcpOptions, TcpTransport
-
-FIRST_SOURCE_PORT: Final = 20_000
-LISTEN_PORT: Final = 18_515
-MAX_FLOWS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +41,23 @@ class ReplayOptions:
         launch: repeats and patience.
         flows: connections per ordered pair of ranks.
         rate_bps: real rate that each rank paces itself at; 0 leaves it to the fabric.
-        receive_buffer_bytes: bounds what one sender has in flight.
+        window_bytes: bounds the payload that one connection has in flight.
         verify: check every payload byte.
+        transport: name of what moves the messages.
+        options: what only that transport understands.
+        mtu_bytes, super_packet_segments: of the fabric: see transports.choice.Wiring.
     """
 
     dilation: int = 1
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     flows: int = 1
     rate_bps: int = 0
-    receive_buffer_bytes: int = 256 << 10
+    window_bytes: int = 128 << 10
     verify: bool = False
+    transport: str = "tcp"
+    options: Options = field(default_factory=dict)
+    mtu_bytes: int = 65_535
+    super_packet_segments: int = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,6 @@ class Replayed:
     error: GenieError | None = None
 
 
-def source_port(ranks: int, source: int, destination: int, flow: int) -> int:
-    """The local port that a connection is made from: fixed, so that ECMP takes the same path in every run."""
-    return FIRST_SOURCE_PORT + (source * ranks + destination) * MAX_FLOWS % 40_000 + flow
-
-
 def replay(
     schedule: Schedule,
     places: Sequence[Place],
@@ -81,7 +78,8 @@ def replay(
     """Send the schedule for real.
 
     Raises:
-        InputError: fewer places than ranks, or more flows than ports were set aside for.
+        InputError: fewer places than ranks, more flows than ports were set aside for, an unknown transport or one that
+            does not understand its options.
     """
     ranks = len(schedule.ranks)
     if len(places) < ranks:
@@ -89,9 +87,11 @@ def replay(
     if not 1 <= options.flows <= MAX_FLOWS:
         raise InputError(f"flows must lie in 1 to {MAX_FLOWS}, not {options.flows}.")
     secret = secrets.token_bytes(SECRET_BYTES)
+    chosen = choice(options.transport)
+    chosen.check(options.options)
 
     def transport(rank: int) -> Transport:
-        return TcpTransport(rank, _tcp_options(ranks, rank, places[rank].address, options, secret))
+        return chosen.make(_wiring(ranks, rank, places[rank].address, options, secret))
 
     return _execute(
         [_plan(schedule, rank, places[rank], options, transport) for rank in range(ranks)],
@@ -112,7 +112,7 @@ def run_in_process(
 
     Args:
         schedule: what every rank does.
-        options: of which `flows`, `rate_bps`, `receive_buffer_bytes` and `verify` mean nothing here.
+        options: of which only `dilation` and `launch` mean something here.
         hub: how long messages take; no time when absent.
         watch: told about progress.
     """
@@ -147,16 +147,19 @@ def _partners(schedule: Schedule) -> dict[int, set[int]]:
     return partners
 
 
-def _tcp_options(ranks: int, rank: int, address: str, options: ReplayOptions, secret: bytes) -> TcpOptions:
-    return TcpOptions(
+def _wiring(ranks: int, rank: int, address: str, options: ReplayOptions, secret: bytes) -> Wiring:
+    return Wiring(
+        rank=rank,
+        ranks=ranks,
         address=address,
-        port=LISTEN_PORT,
         secret=secret,
         flows=options.flows,
-        source_port=lambda peer, flow: source_port(ranks, rank, peer, flow),
         rate_bps=options.rate_bps,
-        receive_buffer_bytes=options.receive_buffer_bytes,
+        window_bytes=options.window_bytes,
+        mtu_bytes=options.mtu_bytes,
+        super_packet_segments=options.super_packet_segments,
         verify=options.verify,
+        options=options.options,
     )
 
 
@@ -191,3 +194,15 @@ def _result(schedule: Schedule, options: ReplayOptions, outcome: Outcome) -> Rep
         return Replayed(timeline, checks)
     error = RunError(f"the self-check failed: {'; '.join(failed)}.")
     return Replayed(replace(timeline, status=Status.FAILED), checks, error)
+
+
+__all__ = [
+    "LISTEN_PORT",
+    "MAX_FLOWS",
+    "Place",
+    "ReplayOptions",
+    "Replayed",
+    "replay",
+    "run_in_process",
+    "source_port",
+]

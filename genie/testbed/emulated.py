@@ -55,7 +55,10 @@ class EmulatedFabric:
     Attributes:
         testbed: what was asked for.
         notes: what this kernel could not do as asked, in sentences.
+        super_packet_segments: most packets that leave a port as one.
     """
+
+    super_packet_segments = SUPER_PACKET_SEGMENTS
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed = testbed

@@ -1,0 +1,120 @@
+"""Which transport a replay uses: by name, with what the run tells every transport and what only that one understands.
+
+A transport's module is imported when it is made, so that naming it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from genie.errors import InputError
+from genie.replay.transports.base import Transport
+
+FIRST_SOURCE_PORT: Final = 20_000
+LISTEN_PORT: Final = 18_515
+MAX_FLOWS: Final = 16
+TCP, UDP = 6, 17
+
+Options = Mapping[str, Any]
+"""What an experiment says to one transport alone (`replay.options`): plain values by name."""
+
+
+def source_port(ranks: int, source: int, destination: int, flow: int) -> int:
+    """The local port that a connection is made from: fixed, so that ECMP takes the same path in every run."""
+    return FIRST_SOURCE_PORT + (source * ranks + destination) * MAX_FLOWS % 40_000 + flow
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a run tells the transport of one rank.
+
+    Attributes:
+        rank, ranks: which of how many.
+        address: ours, IPv4 or IPv6.
+        secret: 32 bytes that all ranks of the run share.
+        flows: connections (queue pairs) per ordered pair of ranks.
+        rate_bps: real rate to pace all sending at; 0 leaves it to the fabric.
+        window_bytes: payload that one connection should have in flight.
+        mtu_bytes: largest IP packet that the way carries.
+        super_packet_segments: most packets that may leave as one super-packet.
+        verify: check every payload byte.
+        options: the transport's own.
+    """
+
+    rank: int
+    ranks: int
+    address: str
+    secret: bytes
+    flows: int = 1
+    rate_bps: int = 0
+    window_bytes: int = 128 << 10
+    mtu_bytes: int = 65_535
+    super_packet_segments: int = 15
+    verify: bool = False
+    options: Options = field(default_factory=dict)
+
+
+def _fixed_port(ranks: int, source: int, destination: int, flow: int, _: Options) -> int:
+    return source_port(ranks, source, destination, flow)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A transport that can be chosen.
+
+    Attributes:
+        make: one rank's end; raises InputError for options that it does not know.
+        check: raises InputError where `make` would, before anything is brought up.
+        protocol, port: IP protocol and destination port of its packets: with the source port, what ECMP hashes.
+        source_port: (ranks, source, destination, flow, options) -> the port that a flow leaves from.
+    """
+
+    make: Callable[[Wiring], Transport]
+    check: Callable[[Options], None]
+    protocol: int
+    port: int
+    source_port: Callable[[int, int, int, int, Options], int] = _fixed_port
+
+
+def _make_tcp(wiring: Wiring) -> Transport:
+    from genie.replay.transports.tcp import TcpOptions, TcpTransport  # noqa: PLC0415
+
+    options = TcpOptions(
+        address=wiring.address,
+        port=LISTEN_PORT,
+        secret=wiring.secret,
+        flows=wiring.flows,
+        source_port=lambda peer, flow: source_port(wiring.ranks, wiring.rank, peer, flow),
+        rate_bps=wiring.rate_bps,
+        receive_buffer_bytes=2 * wiring.window_bytes,  # the kernel counts its own book-keeping, about as much again
+        verify=wiring.verify,
+    )
+    return TcpTransport(wiring.rank, options)
+
+
+def _no_options(options: Options) -> None:
+    if options:
+        raise InputError(f"tcp takes no options, but got {', '.join(options)}.", where="replay.options")
+
+
+CHOICES: Final[dict[str, Choice]] = {
+    "tcp": Choice(_make_tcp, _no_options, TCP, LISTEN_PORT),
+}
+"""Name -> transport."""
+
+
+def choice(name: str) -> Choice:
+    """The transport of that name.
+
+    Raises:
+        InputError: there is none; lists those that there are.
+    """
+    if name not in CHOICES:
+        raise InputError(f"no transport is called {name!r}.", where="replay.transport", fix=f"use {_names()}.")
+    return CHOICES[name]
+
+
+def _names() -> str:
+    return ", ".join(CHOICES)
