@@ -21,7 +21,7 @@ from genie.fit.parameters import FabricLayout, Parameter, layout_of
 from genie.fit.problem import COARSE, Problem, minimise
 from genie.fit.result import FitResult, Fitted, Outlier
 from genie.fit.samples import Floats, Samples, collect
-from genie.fit.start import best_each, best_scaled, first_vector, rows_of
+from genie.fit.start import first_vector, rows_of, starts
 
 WORST_CONDITION: Final = 300.0
 """Columns of the scaled Jacobian more alike than this cannot be told apart."""
@@ -278,8 +278,8 @@ class _Fit:
 
 
 def _search(problem: Problem, vector: Floats, free: list[int]) -> Floats:
-    vector = best_each(problem, best_scaled(problem, vector, free), free)
-    return minimise(problem, vector, free, COARSE)
+    """The lowest of the valleys that the starts lead into."""
+    return min((minimise(problem, start, free, COARSE) for start in starts(problem, vector, free)), key=problem.cost)
 
 
 def _worse(problem: Problem, trial: Floats, best: float) -> bool:

@@ -14,6 +14,9 @@ from genie.fit.problem import Problem
 from genie.fit.samples import Floats, Samples
 
 FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+ALONE: Final = 4.0
+"""Where one class of links is full, the others are so many times faster to begin with."""
+
 FINE_FACTORS: Final = (0.125, 0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0)
 
 
@@ -31,6 +34,29 @@ def first_vector(layout: Layout, samples: Samples) -> Floats:
     return np.array(vector)
 
 
+def starts(problem: Problem, vector: Floats, free: Sequence[int]) -> list[Floats]:
+    """Vectors to begin a search at; which one leads lowest only the search can say.
+
+    Where links of several classes share the blame the loss has a valley for each story: this class was full, that one,
+    both. So one start has every rate scaled by itself, one has all rates alike, and in one each class alone is full.
+    """
+    rates = _rates(problem, free)
+    scaled = best_scaled(problem, vector, free)
+    if len(rates) < 2:  # noqa: PLR2004 - one rate has one story
+        return [scaled]
+    alike = vector.copy()
+    alike[rates] = float(np.mean(scaled[rates]))
+    alike = best_scaled(problem, alike, free, FINE_FACTORS)
+    return [best_each(problem, scaled, free), alike, *(_alone(problem, alike, at, free) for at in rates)]
+
+
+def _alone(problem: Problem, vector: Floats, full: int, free: Sequence[int]) -> Floats:
+    others = [at for at in _rates(problem, free) if at != full]
+    apart = vector.copy()
+    apart[others] += math.log(ALONE)
+    return _best(problem, apart, [full], FINE_FACTORS)
+
+
 def rows_of(layout: Layout, samples: Samples) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """For each parameter, the messages that have to do with it."""
     rows: list[list[int]] = [[] for _ in layout.parameters]
@@ -43,9 +69,9 @@ def rows_of(layout: Layout, samples: Samples) -> list[np.ndarray[tuple[int], np.
     return [np.array(found, np.int64) for found in rows]
 
 
-def best_scaled(problem: Problem, vector: Floats, free: Sequence[int]) -> Floats:
+def best_scaled(problem: Problem, vector: Floats, free: Sequence[int], factors: Sequence[float] = FACTORS) -> Floats:
     """The vector, all free rates scaled by one factor, of least loss: hops and sharing look like slow links."""
-    return _best(problem, vector, _rates(problem, free), FACTORS)
+    return _best(problem, vector, _rates(problem, free), factors)
 
 
 def best_each(problem: Problem, vector: Floats, free: Sequence[int]) -> Floats:
