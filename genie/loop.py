@@ -74,7 +74,7 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "rounds": [row.as_dict() for row in self.rounds],
+            "rounds": [row.as_dict() | {"run": str(self.run / row.run)} for row in self.rounds],
             "stopped": self.stopped,
             "run": str(self.run),
             "network_file": str(self.network_file) if self.network_file else None,

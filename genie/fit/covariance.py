@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from genie.fit.problem import TUNING
 from genie.fit.samples import Floats
 
 MIN_CLUSTERS: Final = 4
@@ -66,8 +67,8 @@ def clustered(jacobian: Floats, residuals: Floats, labels: NDArray[Any]) -> tupl
     sandwich formula (MacKinnon, Nielsen and Webb, Journal of Applied Econometrics 38, 2023: "CV3"); that formula
     (Liang and Zeger, Biometrika 73, 1986) takes over where the data without one cluster would not do.
     """
-    gradients = jacobian * (residuals / np.sqrt(1.0 + residuals**2))[:, None]
-    curved = jacobian * ((1.0 + residuals**2) ** -1.5)[:, None]
+    gradients = jacobian * np.clip(residuals, -TUNING, TUNING)[:, None]
+    curved = jacobian * (np.abs(residuals) <= TUNING)[:, None]
     length = np.sqrt(np.einsum("ij,ij->j", jacobian, curved))
     gradients, curved, scaled = gradients / length, curved / length, jacobian / length
     whole = scaled.T @ curved

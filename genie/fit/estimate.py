@@ -39,7 +39,8 @@ least what it is."""
 COARSE_MESSAGES: Final = 600
 """The search begins on so many; with the start that they give, the whole needs few steps."""
 
-SMALLEST_SCALE: Final = 0.05
+STRAGGLERS: Final = 0.05
+SMALLEST_SCALE: Final = 0.2
 LIKE_BEFORE: Final = (0.4, 2.5)
 """Between these factors of it, the spread shown at the end is as good as the one assumed."""
 
@@ -120,7 +121,7 @@ class _Fit:
         while True:
             self.problem = Problem(self.layout, self.samples, scale)
             vector = self._settle(self.problem, vector)
-            shown = scale * _scale(self.problem.residuals(vector))
+            shown = scale * _scale(self.problem.residuals(vector)[self.problem.heard])
             if not self.free or LIKE_BEFORE[0] < max(shown, SMALLEST_SCALE) / scale < LIKE_BEFORE[1]:
                 return self.problem, vector, self._jacobian
             scale = max(shown, SMALLEST_SCALE)
@@ -156,7 +157,7 @@ class _Fit:
         if not (isinstance(self.layout, FabricLayout) and self.per_link):
             problem = Problem(self.layout, few)
             vector = _search(problem, first_vector(self.layout, self.samples), self.free)
-            return vector, max(_scale(problem.residuals(vector)), SMALLEST_SCALE)
+            return vector, max(_bulk(problem.residuals(vector)[problem.heard]), SMALLEST_SCALE)
         tied = layout_of(self.model)
         problem = Problem(tied, few)
         used = [at for at, rows in enumerate(rows_of(tied, self.samples)) if len(rows)]
@@ -164,7 +165,7 @@ class _Fit:
         vector = np.array(self.layout.spread_classes(of_classes.tolist()))
         given = np.array([parameter.encode(parameter.given.value) for parameter in self.parameters])
         vector = np.where(np.isin(np.arange(len(vector)), self.free), vector, given)
-        return vector, max(_scale(problem.residuals(of_classes)), SMALLEST_SCALE)
+        return vector, max(_bulk(problem.residuals(of_classes)[problem.heard]), SMALLEST_SCALE)
 
     def _silent(self, problem: Problem, vector: Floats) -> list[int]:
         """Parameters without effect on all but a few messages, and rates that could as well be higher.
@@ -293,7 +294,21 @@ def _feeling(jacobian: Floats) -> list[int]:
 
 
 def _scale(residuals: Floats) -> float:
-    """Spread of the bulk: 1.4826 x the median absolute deviation is a normal distribution's standard deviation."""
+    """Spread of all but the few farthest residuals: their standard deviation.
+
+    A twentieth are stragglers that say nothing of the network. A larger group is part of it (pairs with more hops than
+    the model knows, say): the workload waits for them too, so that the fit must find the mean over all, not the bulk.
+    """
+    off = np.sort(np.abs(residuals - np.median(residuals)))
+    kept = off[: math.ceil(len(off) * (1 - STRAGGLERS))]
+    return float(np.sqrt(np.mean(kept**2)))
+
+
+def _bulk(residuals: Floats) -> float:
+    """Spread of the bulk: 1.4826 x the median absolute deviation is a normal distribution's standard deviation.
+
+    For the way to the solution, on which whole groups are far off.
+    """
     return 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
 
 

@@ -25,6 +25,9 @@ BEYOND: Final = 1000.0
 OVERTAKEN: Final = 10.0
 """Factor on the spread of messages that others outlasted: how a link was shared is not for the model to say."""
 
+TUNING: Final = 3.0
+"""Residuals count with their squares up to so many spreads, beyond linearly (Huber)."""
+
 MOST_STEPS: Final = 25
 FINE: Final = 1e-4
 COARSE: Final = 1e-3
@@ -41,8 +44,10 @@ class Problem:
     def __init__(self, layout: Layout, samples: Samples, scale: float = 1.0) -> None:
         self.layout, self.samples = layout, samples
         self.measured = samples.fct_ns
-        heard = np.where(ends_busy_period(samples), 1.0, OVERTAKEN)
-        self.spread = scale * heard * (RELATIVE_SPREAD * np.abs(self.measured) + FLOOR_NS)
+        self.heard = ends_busy_period(samples)
+        self.spread = (
+            scale * np.where(self.heard, 1.0, OVERTAKEN) * (RELATIVE_SPREAD * np.abs(self.measured) + FLOOR_NS)
+        )
         self._last: tuple[bytes, Floats] | None = None
         sizes = samples.messages.size_bytes.astype(np.float64)
         self._fastest = math.log(8e9 * float(np.max(sizes / np.maximum(self.measured, 1.0))))
@@ -62,8 +67,10 @@ class Problem:
         return self._last[1]
 
     def cost(self, vector: Floats) -> float:
-        """Soft-L1 loss."""
-        return float(np.sum(np.sqrt(1.0 + self.residuals(vector) ** 2) - 1.0))
+        """Huber's loss."""
+        off = np.abs(self.residuals(vector))
+        near = np.minimum(off, TUNING)
+        return float(np.sum(near * (off - near / 2)))
 
     def jacobian(self, vector: Floats, free: Sequence[int], *, central: bool = False) -> Floats:
         """Differences (messages x free parameters): forward ones, or more exact and costly central ones."""
@@ -104,7 +111,7 @@ class Problem:
 
 
 def minimise(problem: Problem, vector: Floats, free: Sequence[int], tolerance: float = FINE) -> Floats:
-    """The vector of least soft-L1 loss; entries that are not `free` stay."""
+    """The vector of least loss; entries that are not `free` stay."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - a second to import, needed only here
 
     def full(entries: Floats) -> Floats:
@@ -126,7 +133,8 @@ def minimise(problem: Problem, vector: Floats, free: Sequence[int], tolerance: f
         jac=jacobian,
         bounds=(lowest, highest),
         x_scale=np.array([0.1 if problem.layout.parameters[at].rate else 1000.0 for at in free]),
-        loss="soft_l1",
+        loss="huber",
+        f_scale=TUNING,
         xtol=1e-8,  # only to end a search that no longer moves: the norm mixes logarithms and ns
         ftol=tolerance,
         max_nfev=MOST_STEPS,

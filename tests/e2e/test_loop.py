@@ -64,7 +64,7 @@ def test_the_loop_closes(tmp_path):
     assert fitted["dimension 0 bandwidth"]["value"] == pytest.approx(100e9, rel=0.3)
     assert Path(tmp_path, found["network_file"]).read_text().count("topology") == 1
     assert "Calibrated model" in Path(tmp_path, found["report"]).read_text()
-    replayed = open_run(tmp_path / found["run"] / found["rounds"][1]["run"])
+    replayed = open_run(tmp_path / found["rounds"][1]["run"])
     assert all(check["ok"] for check in replayed.meta["checks"] if check["hard"])
     assert len(replayed.timeline().messages) == 2 * 4 * 6
 

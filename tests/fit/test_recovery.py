@@ -100,12 +100,13 @@ def test_what_no_message_crosses_stays_as_given_to_the_bit():
 
 
 def test_one_slow_link_is_found_among_its_class():
-    truth = leaf_spine(200e9, 100e9, ranks=4)
+    """Three leaves: with two, the same messages would cross the link up to a spine and the one down from it."""
+    truth = leaf_spine(200e9, 100e9, ranks=6, leaves=3)
     slow = next(at for at, link in enumerate(truth.links) if link.name == "s1>l1")
-    links = list(leaf_spine(200e9, 100e9, ranks=4).links)
+    links = list(truth.links)
     links[slow] = type(links[slow])("s1>l1", type(links[slow].capacity_bps)(40e9), 500.0, "core")
-    model = type(truth)(4, tuple(links), truth.routes, truth.message_ns)
-    measured = timeline(model, [posts(4, 150, 15_000, i) for i in range(2)], noise=0.01)
+    model = type(truth)(6, tuple(links), truth.routes, truth.message_ns)
+    measured = timeline(model, [posts(6, 200, 15_000, i) for i in range(2)], noise=0.01)
     result = fit(truth, [measured], per_link=True)
     assert parameter(result, "link s1>l1 capacity")["value"] == pytest.approx(40e9, rel=0.02)
     assert parameter(result, "link s0>l0 capacity")["value"] == pytest.approx(100e9, rel=0.1)
