@@ -13,6 +13,7 @@ import click
 
 from genie import __version__
 from genie.commands.calibrate import fit_command, loop_command
+from genie.commands.compare import compare
 from genie.commands.executors import plan, replay, simulate
 from genie.commands.results import export, report
 from genie.commands.testbeds import doctor, testbed
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-for _command in (trace, plan, simulate, replay, fit_command, loop_command, testbed, report, export, doctor):
+for _command in (trace, plan, simulate, replay, fit_command, loop_command, testbed, report, export, compare, doctor):
     cli.add_command(_command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from genie.replay.transports.choice import choice
 from genie.simulate.builtin import simulate
 from genie.testbed.files import load_testbed
 from genie.testbed.namespaces import capability
+from genie.units import us_to_s
 
 Watch = Callable[[Progress], None]
 LOOPBACK: Final = "127.1.0."
@@ -267,9 +269,10 @@ def run_replay(
         delays="added at the receiving endpoint",
     )
     _save_network(run, testbed, hosting)
-    before = hosting.counters()
+    before, pressure = hosting.counters(), CpuPressure()
     result = replay(schedule, hosting.places, options, watch)
     _save_counters(run, before, hosting.counters())
+    run.add_environment(cpu_pressure=pressure.share(), clock_bound_ns=0)  # all ranks share this machine's clock
     run.save_timeline(result.timeline)
     status = result.timeline.status.value
     results: dict[str, Any] = {} if result.error else summary(result.timeline)
@@ -277,6 +280,28 @@ def run_replay(
         results["error"] = str(result.error)
     run.finish(status, results, [check.as_dict() for check in result.checks])
     return result
+
+
+class CpuPressure:
+    """How much of the time since this object was made some process of the machine waited for a processor (PSI)."""
+
+    def __init__(self) -> None:
+        self._begun, self._waited = time.monotonic(), _waited_s()
+
+    def share(self) -> float | None:
+        """None where the kernel does not tell."""
+        now = _waited_s()
+        if now is None or self._waited is None:
+            return None
+        return (now - self._waited) / max(time.monotonic() - self._begun, 1e-9)
+
+
+def _waited_s() -> float | None:
+    try:
+        line = Path("/proc/pressure/cpu").read_text(encoding="ascii").splitlines()[0]
+        return us_to_s(int(line.rpartition("total=")[2]))
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _save_counters(run: RunWriter, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:
@@ -302,8 +327,13 @@ def _save_network(run: RunWriter, testbed: Testbed, hosting: Hosting) -> None:
             "buffer_bytes": [cable.buffer_bytes for cable in links.values()],
         },
     )
-    hops = [(*pair, hop, link) for pair, route in hosting.routes.items() for hop, link in enumerate(route)]
-    columns = ("src", "dst", "hop", "link")
+    ranks = len(hosting.places)
+    hops = [
+        (*pair, hop, link, source_port(ranks, *pair, 0), LISTEN_PORT)
+        for pair, route in hosting.routes.items()
+        for hop, link in enumerate(route)
+    ]
+    columns = ("src", "dst", "hop", "link", "sport", "dport")
     run.save_table("routes", {name: [row[at] for row in hops] for at, name in enumerate(columns)})
 
 

@@ -42,6 +42,11 @@ def ns_to_s(duration_ns: float) -> float:
     return duration_ns / NS_PER_S
 
 
+def us_to_s(duration_us: float) -> float:
+    """Microseconds to seconds."""
+    return duration_us * NS_PER_US / NS_PER_S
+
+
 def s_to_ns(duration_s: float) -> int:
     """Seconds to ns, rounded."""
     return round(duration_s * NS_PER_S)

@@ -96,36 +96,46 @@ def slowdown(flows: Frame, rate_bps: float, base_ns: float) -> pd.Series[Any]:
     return flows["fct_ns"] / ideal
 
 
+def collective_times(operators: Frame) -> Frame:
+    """Every collective of every iteration.
+
+    Returns:
+        run, group, instance, iteration, collective, name, size_bytes (comm_size), members (n), time_ns (first member
+        that issues it to last member that is done), skew_ns (first to last member that issues it), straggler_gap_ns
+        (first to last member that is done).
+    """
+    own = operators[operators["collective"] != ""] if len(operators) else operators
+    keys = ["run", "group", "instance", "iteration"]
+    if own.empty:
+        return pd.DataFrame(columns=[*keys, "collective", "members", "size_bytes", "time_ns"])
+    each = own.groupby(keys, sort=False)
+    first, last = each["issue_ns"].min(), each["issue_ns"].max()
+    done_first, done = each["done_ns"].min(), each["done_ns"].max(skipna=False)
+    found = each[["collective", "name", "size_bytes"]].first()
+    found["members"] = each["rank"].nunique()
+    found = found.assign(time_ns=done - first, skew_ns=last - first, straggler_gap_ns=done - done_first)
+    return found.reset_index()
+
+
 def collectives(operators: Frame) -> Frame:
     """Every collective, once: medians over its iterations.
 
     Returns:
-        run, group, instance, collective, name, members (n), size_bytes (comm_size), total_bytes, time_ns (first member
-        that issues it to last member that is done), skew_ns (first to last member that issues it), straggler_gap_ns
-        (first to last member that is done), algbw_gb_per_s, busbw_gb_per_s (decimal).
+        The columns of `collective_times` without iteration, total_bytes, algbw_gb_per_s, busbw_gb_per_s (decimal).
     """
-    own = operators[operators["collective"] != ""] if len(operators) else operators
     keys = ["run", "group", "instance"]
-    if own.empty:
+    each = collective_times(operators)
+    if each.empty:
         return pd.DataFrame(columns=[*keys, "collective", "members", "size_bytes", "total_bytes", "time_ns"])
-    each = own.groupby([*keys, "iteration"], sort=False)
-    first, last = each["issue_ns"].min(), each["issue_ns"].max()
-    done_first, done = each["done_ns"].min(), each["done_ns"].max(skipna=False)
-    times = pd.DataFrame(
-        {
-            "time_ns": done - first,
-            "skew_ns": last - first,
-            "straggler_gap_ns": done - done_first,
-            "members": each["rank"].nunique(),
-        }
-    )
-    found = own.groupby(keys, sort=False)[["collective", "name", "size_bytes"]].first()
-    found = found.join(times.groupby(keys, sort=False).median()).reset_index()
+    grouped = each.groupby(keys, sort=False)
+    found = grouped[["collective", "name", "size_bytes"]].first()
+    found = found.join(grouped[["members", "time_ns", "skew_ns", "straggler_gap_ns"]].median()).reset_index()
     found["members"] = found["members"].astype(np.int64)
-    return _with_bandwidths(found)
+    return with_bandwidths(found)
 
 
-def _with_bandwidths(found: Frame) -> Frame:
+def with_bandwidths(found: Frame) -> Frame:
+    """Collectives with total_bytes, algbw_gb_per_s and busbw_gb_per_s of their times."""
     rows = zip(found["collective"], found["size_bytes"], found["members"], found["time_ns"], strict=True)
     kinds = [(CollectiveKind[name], int(size), int(members), time_ns) for name, size, members, time_ns in rows]
     rates = [bandwidths_bps(*row) for row in kinds]
@@ -149,7 +159,7 @@ def collective_summary(operators: Frame) -> Frame:
     grouped = each.groupby(keys)
     found = pd.DataFrame({"count": grouped.size()})
     found = found.join(grouped[["time_ns", "skew_ns", "straggler_gap_ns"]].median()).reset_index()
-    return _with_bandwidths(found)
+    return with_bandwidths(found)
 
 
 def iteration(ranks: Frame) -> Frame:
@@ -203,29 +213,42 @@ PLAIN: Final = -1
 
 
 def breakdown(activity: Frame) -> Frame:
-    """Where a rank's time goes, medians over iterations.
+    """Where a rank's time goes, medians over iterations of `breakdown_times`, with shares of those."""
+    found = breakdown_times(activity).drop(columns="iteration").groupby(["run", "rank"]).median().reset_index()
+    found["exposed_ns"] = found["communication_ns"] - found["overlapped_ns"]
+    found["overlap"] = _hidden(found)
+    return found
+
+
+def breakdown_times(activity: Frame) -> Frame:
+    """Where a rank's time goes in each iteration.
 
     Args:
         activity: from `activity`.
 
     Returns:
-        One row a run and rank: run, rank, compute_ns and communication_ns (time in which at least one such interval
+        One row a run, rank and iteration: compute_ns and communication_ns (time in which at least one such interval
         goes on), overlapped_ns (both), exposed_ns (communication without compute), idle_ns (neither, before the rank's
         last interval ends), overlap (overlapped / the smaller of compute and communication; NaN without both).
     """
+    keys = ["run", "rank", "iteration"]
     rows = []
-    for (run, rank, _), own in activity.groupby(["run", "rank", "iteration"], sort=False):
+    for key, own in activity.groupby(keys, sort=False):
         computes = own["kind"] == NodeKind.COMP.name
         compute_ns, talk_ns, busy_ns = (
             union_ns(part["issue_ns"], part["done_ns"]) for part in (own[computes], own[~computes], own)
         )
-        rows.append((run, rank, compute_ns, talk_ns, compute_ns + talk_ns - busy_ns, own["done_ns"].max() - busy_ns))
-    columns = ["run", "rank", "compute_ns", "communication_ns", "overlapped_ns", "idle_ns"]
-    found = pd.DataFrame(rows, columns=columns).groupby(["run", "rank"]).median().reset_index()
-    found.insert(5, "exposed_ns", found["communication_ns"] - found["overlapped_ns"])
+        both_ns = compute_ns + talk_ns - busy_ns
+        rows.append((*key, compute_ns, talk_ns, both_ns, talk_ns - both_ns, own["done_ns"].max() - busy_ns))
+    names = ["compute_ns", "communication_ns", "overlapped_ns", "exposed_ns", "idle_ns"]
+    found = pd.DataFrame(rows, columns=[*keys, *names])
+    return found.assign(overlap=_hidden(found))
+
+
+def _hidden(found: Frame) -> pd.Series[Any]:
     lesser = found[["compute_ns", "communication_ns"]].min(axis=1)
-    found["overlap"] = (found["overlapped_ns"] / lesser).where(lesser > 0)
-    return found
+    shares: pd.Series[Any] = (found["overlapped_ns"] / lesser).where(lesser > 0)
+    return shares
 
 
 def union_ns(begin_ns: ArrayLike, end_ns: ArrayLike) -> float:
@@ -285,6 +308,85 @@ def link_load(flows: Frame, routes: Frame, links: Frame, iteration_ns: float) ->
     payload = links["link"].map(pairs.groupby("link")["sent_bytes"].sum()).fillna(0.0)
     load = bytes_per_ns_to_bps(payload / iteration_ns) / links["rate_bps"]
     return links.assign(payload_bytes=payload, load=load)
+
+
+def own_shares(flows: Frame, ranks: Frame) -> pd.Series[Any]:
+    """Per iteration, the share of a rank's time in which a message was allowed but not yet posted; median over ranks.
+
+    Times that several posts of a rank waited side by side count once.
+    """
+    finish = ranks[ranks["finish_ns"] > 0].set_index(["iteration", "rank"])["finish_ns"]
+    if flows.empty or finish.empty:
+        return pd.Series(dtype=np.float64)
+    late = flows[flows["late_ns"] > 0]
+    waited = {key: union_ns(own["caused_ns"], own["posted_ns"]) for key, own in late.groupby(["iteration", "src"])}
+    shares = pd.Series([waited.get(key, 0.0) for key in finish.index], index=finish.index) / finish
+    return shares.groupby("iteration").median()
+
+
+def meets_others(flows: Frame) -> pd.Series[Any]:
+    """Whether a message was under way to its receiver together with a message of another sender."""
+    group = flows.groupby(["iteration", "dst"], sort=False).ngroup().to_numpy(np.int64)
+    own = flows.groupby(["iteration", "dst", "src"], sort=False).ngroup().to_numpy(np.int64)
+    times = np.unique(flows[["posted_ns", "delivered_ns"]].to_numpy())
+    begin, end = (np.searchsorted(times, flows[n].to_numpy()) for n in ("posted_ns", "delivered_ns"))
+    others = np.subtract(_under_way(group, begin, end, len(times)), _under_way(own, begin, end, len(times)))
+    return pd.Series(others > 0, index=flows.index)
+
+
+def _under_way(group: NDArray[Any], begin: NDArray[Any], end: NDArray[Any], span: int) -> NDArray[np.int64]:
+    """Per interval, how many of its group share more than an instant with it: begun before its end, not over before."""
+    starts, ends = np.sort(group * span + begin), np.sort(group * span + end)
+    begun = np.searchsorted(starts, group * span + end, "left")
+    over = np.searchsorted(ends, group * span + begin, "right")
+    return np.asarray(begun - over, np.int64)
+
+
+def interference(contended: Frame, isolated: Frame) -> float:
+    """Interference factor: iteration time beside other jobs / iteration time alone (medians; frames of ranks)."""
+    (beside,), (alone,) = iteration(contended)["iteration_ns"], iteration(isolated)["iteration_ns"]
+    return float(beside / alone)
+
+
+def link_profile(flows: Frame, routes: Frame, links: Frame, bins: int = 100) -> Frame:
+    """How busy each directed link is over time, if every message moves evenly from its post to its delivery.
+
+    Args:
+        flows: of one iteration.
+        routes: from `frames.routes`.
+        links: from `frames.links`.
+        bins: equal spans of time from 0 to the last delivery.
+
+    Returns:
+        One row a link that carries anything, columns = begin of the span in ns, values = payload / what the link could
+        carry in that span.
+    """
+    good = flows.loc[flows["fct_ns"] > 0, ["src", "dst", "size_bytes", "posted_ns", "delivered_ns", "fct_ns"]]
+    edges = np.linspace(0.0, float(good["delivered_ns"].max()) if len(good) else 1.0, bins + 1)
+    pairs, at = {}, good.groupby(["src", "dst"])
+    for pair, own in at:
+        pairs[pair] = _moved(own, edges)
+    found: dict[str, NDArray[np.float64]] = {}
+    for src, dst, link in routes[["src", "dst", "link"]].itertuples(index=False):
+        if (src, dst) in pairs:
+            found[link] = found.get(link, 0.0) + pairs[src, dst]
+    room = links.set_index("link")["rate_bps"].map(lambda bps: (edges[1] - edges[0]) / transfer_ns(1, bps))
+    shares = {link: np.diff(moved) / room[link] for link, moved in found.items() if link in room.index}
+    return pd.DataFrame.from_dict(shares, orient="index", columns=edges[:-1])
+
+
+def _moved(flows: Frame, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bytes moved until each edge: sum of rate x (max(t - begin, 0) - max(t - end, 0))."""
+    rate = (flows["size_bytes"] / flows["fct_ns"]).to_numpy()
+    total = np.zeros(len(edges))
+    for sign, name in ((1.0, "posted_ns"), (-1.0, "delivered_ns")):
+        times = flows[name].to_numpy(np.float64)
+        order = np.argsort(times)
+        rates = np.concatenate(([0.0], np.cumsum(rate[order])))
+        moments = np.concatenate(([0.0], np.cumsum(rate[order] * times[order])))
+        before = np.searchsorted(times[order], edges)
+        total += sign * (edges * rates[before] - moments[before])
+    return total
 
 
 def max_mean_ratio(values: ArrayLike) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -80,9 +81,19 @@ def svg(figure: Figure, prefix: str = "figure") -> str:
     return text
 
 
+class Drawing(Figure):
+    """A figure that notebooks show by themselves."""
+
+    def _repr_svg_(self) -> str:
+        out = io.StringIO()
+        with mpl.rc_context(_STYLE):
+            self.savefig(out, format="svg", facecolor="white")
+        return out.getvalue()
+
+
 def _axes(width: float, height: float, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        figure = Drawing(figsize=(width, height), layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
@@ -172,6 +183,52 @@ def error_by_size(matched: pd.DataFrame) -> Figure:
     axes.set_xlim(-0.6, len(labels) - 0.4)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.1%}")
     return figure
+
+
+def slowdown(flows: pd.DataFrame) -> Figure:
+    """Slowdown against size: median, and the range from the 5th to the 95th and up to the 99th percentile."""
+    figure, axes = _axes(4.8, 2.9, "message size", "slowdown (FCT / unloaded FCT)")
+    good = flows[flows["slowdown"].notna()]
+    bins = pd.concat([good["slowdown"], size_bins(good["size_bytes"])], axis=1)
+    labels = []
+    for at, (_, part) in enumerate(bins.groupby("size_to_bytes")):
+        p5, p50, p95, p99 = np.percentile(part["slowdown"], (5, 50, 95, 99))
+        axes.plot([at, at], [p5, p95], color=MEASURED, linewidth=6, solid_capstyle="butt")
+        axes.plot([at, at], [p95, p99], color=MEASURED, linewidth=1.2)
+        axes.plot(at, p50, "o", color=PREDICTED, markersize=5)
+        low, high = (float(part[name].iloc[0]) for name in ("size_from_bytes", "size_to_bytes"))
+        labels.append(f"{show.size_range(low, high)}\n{len(part):,}")
+    axes.axhline(1, color=INK, linewidth=0.8)
+    axes.set_xticks(range(len(labels)), labels, rotation=0 if len(labels) <= 5 else 45)  # noqa: PLR2004 - as they fit
+    axes.set_xlim(-0.6, len(labels) - 0.4)
+    axes.yaxis.set_major_formatter(_thousands)
+    return figure
+
+
+MAX_LINKS: Final = 60
+
+
+def link_heat(profile: pd.DataFrame) -> Figure:
+    """How busy links are over time (see metrics.link_profile), a row a link; of many, the busiest."""
+    busiest = profile.loc[
+        profile.sum(axis=1).sort_values(ascending=False, kind="stable").index[:MAX_LINKS]
+    ].sort_index()
+    edges = [float(at) for at in profile.columns]
+    step = edges[1] - edges[0] if len(edges) > 1 else 1.0
+    unit = show.time_unit([edges[-1] + step])
+    figure, axes = _axes(9.2, 1.1 + 0.19 * max(len(busiest), 3), f"time, {unit.name}", "")
+    extent = (0.0, unit.of_ns(edges[-1] + step), len(busiest) - 0.5, -0.5)
+    image = axes.imshow(busiest.to_numpy(), aspect="auto", extent=extent, cmap=_HEAT, vmin=0, vmax=1)
+    image.set_interpolation("nearest")
+    axes.set_yticks(range(len(busiest)), [str(name) for name in busiest.index], fontsize=7)
+    axes.xaxis.set_major_formatter(_thousands)
+    axes.grid(visible=False)
+    with mpl.rc_context(_STYLE):
+        figure.colorbar(image, ax=axes, label="busy", format=lambda value, _: f"{value:.0%}")
+    return figure
+
+
+_HEAT: Final = LinearSegmentedColormap.from_list("busy", ["#eef3fb", "#7fb0ea", "#0b63ce", "#d9730d", "#8c1d18"])
 
 
 _LANES: Final = (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from genie.report import frames, metrics, plots, show
+from genie.report import metrics, plots, show
 from genie.report.document import (
     Beside,
     Block,
@@ -96,7 +96,7 @@ def _model(subject: Subject) -> Iterator[Block]:
 
 
 def _trust(subject: Subject) -> Iterator[Block]:
-    own = subject.measured.run if subject.measured is not None else subject.run
+    own = (subject.measured.run if subject.measured is not None else None) or subject.run
     checks = own.meta["checks"]
     if checks:
         head = ("", "self-check", "found", "expected")
@@ -243,12 +243,12 @@ def _links(subject: Subject) -> Iterator[Block]:
     view = subject.measured
     if view is None:
         return
-    links, counters = frames.links(view.run), frames.counters(view.run)
+    links, counters = view.links, view.counters
     if links.empty:
         return
     if view.finished and len(view.flows):
         (iteration_ns,) = metrics.iteration(view.ranks)["iteration_ns"]
-        links = metrics.link_load(view.flows, frames.routes(view.run), links, iteration_ns)
+        links = metrics.link_load(view.flows, view.routes, links, iteration_ns)
         yield from _load(links)
     if len(counters):
         drops = int(counters["dropped_packets"].sum())
@@ -278,7 +278,7 @@ def _load(links: pd.DataFrame) -> Iterator[Block]:
 
 def _notes(subject: Subject) -> Iterator[Block]:
     notes = [*subject.run.meta["notes"], *(note for view in subject.views for note in view.timeline.notes)]
-    testbed = subject.measured.run.meta.get("testbed") if subject.measured is not None else None
+    testbed = subject.measured.meta.get("testbed") if subject.measured is not None else None
     if testbed:
         yield Text("Testbed: " + ", ".join(f"{key} {value}" for key, value in testbed.items()) + ".")
     for note in dict.fromkeys(str(note) for note in notes):

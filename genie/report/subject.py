@@ -18,10 +18,25 @@ from genie.report import frames, metrics
 class View:
     """One timeline's frames, made when they are asked for. `label` is "measured" or "predicted"."""
 
-    def __init__(self, run: Run, timeline: Timeline) -> None:
+    def __init__(self, run: Run | None, timeline: Timeline) -> None:
         self.run, self.timeline = run, timeline
         self.label = "measured" if timeline.measured else "predicted"
         self._part = frames.Part("", timeline, run)
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """See frames.links."""
+        return frames.links(self.run) if self.run is not None else pd.DataFrame(columns=["link", "class", "rate_bps"])
+
+    @cached_property
+    def routes(self) -> pd.DataFrame:
+        """See frames.routes."""
+        return frames.routes(self.run) if self.run is not None else pd.DataFrame(columns=["src", "dst", "hop", "link"])
+
+    @cached_property
+    def counters(self) -> pd.DataFrame:
+        """See frames.counters."""
+        return frames.counters(self.run) if self.run is not None else pd.DataFrame(columns=["link"])
 
     @cached_property
     def flows(self) -> pd.DataFrame:
@@ -42,6 +57,11 @@ class View:
     def activity(self) -> pd.DataFrame:
         """See metrics.activity."""
         return metrics.activity(self.operators, self.flows)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The run's run.json; empty for a bare timeline."""
+        return self.run.meta if self.run is not None else {}
 
     @property
     def finished(self) -> bool:
