@@ -268,7 +268,7 @@ def run_replay(
         },
         delays="added at the receiving endpoint",
     )
-    _save_network(run, testbed, hosting)
+    _save_network(run, testbed, hosting, rule)
     before, pressure = hosting.counters(), CpuPressure()
     result = replay(schedule, hosting.places, options, watch)
     _save_counters(run, before, hosting.counters())
@@ -314,7 +314,7 @@ def _save_counters(run: RunWriter, before: dict[str, dict[str, int]], after: dic
     run.save_table("counters", columns)
 
 
-def _save_network(run: RunWriter, testbed: Testbed, hosting: Hosting) -> None:
+def _save_network(run: RunWriter, testbed: Testbed, hosting: Hosting, rule: ReplayRule) -> None:
     """What every link is, and which links each ordered pair of ranks crosses: from it slowdowns and loads are told."""
     links = testbed.links()
     run.save_table(
@@ -327,9 +327,9 @@ def _save_network(run: RunWriter, testbed: Testbed, hosting: Hosting) -> None:
             "buffer_bytes": [cable.buffer_bytes for cable in links.values()],
         },
     )
-    ranks = len(hosting.places)
+    ranks, chosen = len(hosting.places), choice(rule.transport)
     hops = [
-        (*pair, hop, link, source_port(ranks, *pair, 0), LISTEN_PORT)
+        (*pair, hop, link, chosen.source_port(ranks, *pair, 0, rule.options), chosen.port)
         for pair, route in hosting.routes.items()
         for hop, link in enumerate(route)
     ]
