@@ -45,7 +45,7 @@ check lint: dev ## style, types, import directions
 unit: dev ## the tests alone
 	$(BIN)/pytest
 
-bench: bench-trace bench-flow bench-fabric-flow bench-transport bench-fidelity ## every benchmark
+bench: bench-trace bench-flow bench-fabric-flow bench-transport bench-real bench-fidelity ## every benchmark
 
 bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
