@@ -414,6 +414,9 @@ class Pattern:
         return {name: known[name].checked(value) for name, value in given.items()}
 
 
+MAX_RANKS: Final = 65_536
+"""A trace is made in memory, a file a rank: more would be a slip of the pen."""
+
 _SINGLE: Final = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_GATHER,
@@ -445,6 +448,8 @@ def generate(name: str, ranks: int, size_bytes: int, /, **others: Any) -> Worklo
     Raises:
         InputError: unknown name or parameter, or an impossible value.
     """
+    if ranks > MAX_RANKS:
+        raise InputError(f"{ranks:,} ranks are more than a pattern is made for ({MAX_RANKS:,}).")
     pattern = PATTERNS.get(name)
     if pattern is None:
         raise InputError(f"no pattern {name!r}.", fix=f"use one of {', '.join(PATTERNS)}.")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from genie.core.experiment import Experiment, LoopRule, ReplayRule
 from genie.core.system import Profile
 from genie.errors import InputError
-from genie.formats.textfile import read_yaml
+from genie.formats.textfile import read_yaml, wrong_fields
 
 
 class _Model(BaseModel):
@@ -25,14 +25,18 @@ class WorkloadFile(_Model):
 
     traces: str
     comm_groups: str | None = None
-    scale_bytes: float = Field(1.0, gt=0)
+    scale_bytes: float = Field(1.0, gt=0, allow_inf_nan=False)
 
 
 class NetworkFile(_Model):
-    """The model that predictions start from."""
+    """The model that predictions start from: "aware" if a file is given, else the testbed's own figures as a fabric."""
 
-    model: Literal["unaware", "aware", "fabric"] = "aware"
+    model: Literal["unaware", "aware", "fabric"] | None = None
     file: str | None = None
+
+    def kind(self) -> str:
+        """The model's name, when it is not said too."""
+        return self.model or ("aware" if self.file else "fabric")
 
 
 class ReplayFile(_Model):
@@ -62,7 +66,7 @@ class ExperimentFile(_Model):
     workload: WorkloadFile
     system: str
     memory: str | None = None
-    network: NetworkFile
+    network: NetworkFile = NetworkFile()
     testbed: str
     simulator: Literal["builtin"] = "builtin"
     profile: Profile = Profile.ASTRA
@@ -82,8 +86,7 @@ def load_experiment(path: Path | str) -> Experiment:
     try:
         return _experiment(ExperimentFile.model_validate(content), Path(path))
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise InputError(wrong, where=str(path), fix="docs/experiment.md describes the file.") from error
+        raise InputError(wrong_fields(error), where=str(path), fix="docs/experiment.md describes the file.") from error
     except InputError as error:
         raise InputError(error.what, where=error.where or str(path), fix=error.fix) from error
 
@@ -159,7 +162,7 @@ def _experiment(file: ExperimentFile, source: Path) -> Experiment:
         system=near(file.system),
         memory=near(file.memory),
         network=near(file.network.file),
-        model=file.network.model,
+        model=file.network.kind(),
         testbed=near(file.testbed),
         simulator=file.simulator,
         profile=file.profile,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from pydantic import ValidationError
 
 from genie.errors import InputError
 
@@ -143,3 +144,19 @@ def shown(value: Any) -> str:
     """A value for a message, shortened while it is made: YAML aliases can stand for terabytes of text."""
     text = reprlib.repr(value)
     return text if len(text) <= 40 else text[:37] + "..."  # noqa: PLR2004 - as much as fits a line
+
+
+def wrong_fields(error: ValidationError) -> str:
+    """Everything that is wrong with a file that was held against its model, as one sentence."""
+    return "; ".join(_wrong_field(detail["loc"], detail["type"], detail["msg"]) for detail in error.errors()) + "."
+
+
+def _wrong_field(where: tuple[int | str, ...], kind: str, message: str) -> str:
+    key = ".".join(map(str, where))
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind == "extra_forbidden":
+        return f"{key} is no key here"
+    if kind == "model_type":
+        return f"{key or 'the file'} must be a mapping"
+    return f"{key}: {message[:1].lower()}{message[1:]}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from genie.core.testbed import (
@@ -21,6 +20,7 @@ from genie.core.testbed import (
     single_switch,
 )
 from genie.errors import InputError
+from genie.formats.textfile import read_yaml, wrong_fields
 from genie.units import parse_rate_bps, parse_size_bytes, parse_time_ns
 
 
@@ -156,8 +156,9 @@ def parse_testbed(content: Any, where: str) -> Testbed:
     try:
         return TestbedFile.model_validate(content).testbed()
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise InputError(wrong, where=where, fix="testbed/testbed.schema.json describes the file.") from error
+        raise InputError(
+            wrong_fields(error), where=where, fix="testbed/testbed.schema.json describes the file."
+        ) from error
     except InputError as error:
         raise InputError(
             error.what, where=f"{where} ({error.where})" if error.where else where, fix=error.fix
@@ -170,13 +171,7 @@ def load_testbed(path: Path | str) -> Testbed:
     Raises:
         InputError: missing, no YAML, or a wrong field.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}.", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"is no YAML: {' '.join(str(error).split())}.", where=str(path)) from error
-    return parse_testbed(content, str(path))
+    return parse_testbed(read_yaml(path), str(path))
 
 
 def schema() -> dict[str, Any]:
