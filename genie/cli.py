@@ -6,6 +6,7 @@ standard output, progress and errors to standard error. Exit codes: genie/errors
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import NoReturn
 
@@ -18,7 +19,7 @@ from genie.commands.executors import plan, replay, simulate
 from genie.commands.results import export, report
 from genie.commands.testbeds import doctor, testbed
 from genie.commands.traces import trace
-from genie.errors import GenieError
+from genie.errors import GenieError, NotReadyError
 
 INTERRUPTED = 130
 
@@ -60,6 +61,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None and error.errno != errno.ENOSPC:
+            _confess(error)
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"genie: {where}{error.strerror}.", err=True)
+        sys.exit(NotReadyError.exit_code)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug of ours, told in one sentence
         _confess(error)
 

@@ -111,17 +111,24 @@ def parse_rate_bps(text: str) -> int:
     return round(float(found[1]) * float(1000 ** _POWER[found[2].lower()]))
 
 
+MAX_SIZE_BYTES: Final = 1 << 62
+"""Sizes are kept in 64 bits, with room for sums of two."""
+
+
 def parse_size_bytes(text: str) -> int:
     """``"64 KiB"`` (binary) or ``"1 MB"`` (decimal) to bytes.
 
     Raises:
-        InputError: if the text is no size with its unit.
+        InputError: if the text is no size with its unit, or a size beyond `MAX_SIZE_BYTES`.
     """
     found = _SIZE.match(text)
     if found is None:
         raise InputError(f"{text!r} is no size.", fix='write a number and a unit, such as "64 KiB" or "1 MB".')
     base = 1024 if found[3] else 1000
-    return round(float(found[1]) * float(base ** _POWER[found[2].lower()]))
+    size_bytes = round(float(found[1]) * float(base ** _POWER[found[2].lower()]))
+    if size_bytes > MAX_SIZE_BYTES:
+        raise InputError(f"{text!r} is larger than any size here can be (4 EiB).")
+    return size_bytes
 
 
 def parse_time_ns(text: str) -> int:

@@ -37,9 +37,12 @@ def test_simulate_with_astra_sims_own_files(tmp_path):
         (["testbed", "down", "nobody"], 2, "no testbed nobody"),
         (["trace", "generate", "magic", "x"], 2, "no pattern"),
         (["trace", "generate", "incast", "x", "--size", "64"], 2, "is no size"),
+        (["trace", "generate", "incast", "x", "--size", "99999999999 GiB"], 2, "larger than any size"),
+        (["trace", "generate", "incast", "x", "--ranks", "100000000"], 2, "more than a pattern is made for"),
+        (["trace", "generate", "incast", "/proc/no/folder"], 3, "/proc/no: No such file"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(arguments, code, message):
+def test_bad_input_is_one_sentence_and_an_exit_code(arguments, code, message):
     done = genie(*arguments)
     assert done.returncode == code
     assert message in done.stderr
