@@ -15,8 +15,9 @@ import click
 from genie import __version__
 from genie.commands.calibrate import fit_command, loop_command
 from genie.commands.compare import compare
-from genie.commands.executors import plan, replay, simulate
+from genie.commands.executors import plan, replay
 from genie.commands.results import export, report
+from genie.commands.simulations import simulate
 from genie.commands.testbeds import doctor, testbed
 from genie.commands.traces import trace
 from genie.errors import GenieError, NotReadyError

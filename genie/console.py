@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from genie.fit import FitResult
     from genie.loop import Outcome, Round
     from genie.replay.launcher import Progress as Step
+    from genie.simulate.compare import Parting
 
 WIDE = 150
 
@@ -91,6 +92,23 @@ class Console:
             mark = "ok  " if check["ok"] else ("FAIL" if check["hard"] else "warn")
             self._out.print(f"{mark} {check['name']}: {check['value']}", markup=False)
         self._out.print(f"run: {path}", markup=False)
+
+    def comparison(
+        self, names: tuple[str, str], rows: Sequence[dict[str, Any]], parting: Parting | None, runs: tuple[Path, Path]
+    ) -> None:
+        """Two simulators' finish times, and the first operator where they part."""
+        self.rows([row | {"relative": f"{row['relative']:+.3%}"} for row in rows], "no ranks")
+        if parting is None:
+            self._out.print("both date every operator alike, as far as both tell")
+        else:
+            self._out.print(
+                f"they part first in rank {parting.rank}, node {parting.node_id} ({parting.name}, {parting.kind}): "
+                f"{parting.event} at {parting.first_ns:,} ns by {names[0]}, at {parting.second_ns:,} ns by {names[1]}; "
+                f"{parting.equal_before} events before are alike",
+                markup=False,
+            )
+        for name, run in zip(names, runs, strict=True):
+            self._out.print(f"run of {name}: {run}", markup=False)
 
     def fit(self, found: FitResult, output: Path | None) -> None:
         """A fit."""

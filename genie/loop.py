@@ -13,7 +13,7 @@ from genie.fit import FitResult, equivalent_dimensions, fit
 from genie.formats.astra import write_network
 from genie.formats.runfile import RunWriter
 from genie.replay.launcher import Progress
-from genie.stages import Lab, Loaded, first_model, run_replay, run_simulation, save_inputs
+from genie.stages import Lab, Loaded, Predictor, first_model, run_replay, run_simulation, save_inputs
 
 
 class Observer(Protocol):
@@ -125,7 +125,8 @@ class _Loop:
         observer, loaded = self.observer, self.loaded
         observer.stage(f"round {number}: simulate")
         simulated = self.run.child(f"{number}-simulate", "simulate")
-        predicted_ns = run_simulation(loaded.schedule, self.model, simulated).iteration_ns
+        using = Predictor(loaded.experiment.simulator, loaded.experiment.astra_sim, observer.stage)
+        predicted_ns = run_simulation(loaded.schedule, self.model, simulated, using).iteration_ns
         observer.stage(f"round {number}: replay")
         replayed = self.run.child(f"{number}-replay", "replay")
         result = run_replay(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from genie.core.experiment import Experiment, ReplayRule
+from genie.core.experiment import BUILTIN, AstraRule, Experiment, ReplayRule
 from genie.core.netmodel import DimensionModel, Estimate, FabricModel, Link, NetworkModel
 from genie.core.schedule import Schedule
 from genie.core.system import Profile, System
 from genie.core.testbed import Testbed
 from genie.core.timeline import Timeline
-from genie.errors import InputError, NotReadyError
+from genie.errors import GenieError, InputError, NotReadyError
 from genie.formats.astra import read_custom_collectives, read_memory, read_network, read_system
 from genie.formats.runfile import RunWriter
 from genie.formats.workload import find_traces, load_workload
@@ -23,6 +23,11 @@ from genie.lower import lower
 from genie.replay.launcher import LaunchOptions, Progress
 from genie.replay.local import Place, Replayed, ReplayOptions, replay
 from genie.replay.transports.choice import choice
+from genie.simulate import astra
+from genie.simulate.astra import AstraSim
+from genie.simulate.astra_binary import FrontEnd
+from genie.simulate.astra_files import Physical
+from genie.simulate.astra_process import Limits
 from genie.simulate.builtin import simulate
 from genie.testbed.files import load_testbed
 from genie.testbed.namespaces import capability
@@ -228,12 +233,47 @@ def first_model(loaded: Loaded, routes: dict[tuple[int, int], tuple[str, ...]]) 
     return loaded.network
 
 
-def run_simulation(schedule: Schedule, model: NetworkModel, run: RunWriter) -> Timeline:
-    """Simulate into a run directory."""
-    timeline = simulate(schedule, model)
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Which simulator, and how: `say` is told of its progress."""
+
+    simulator: str = BUILTIN
+    astra_sim: AstraRule = field(default_factory=AstraRule)
+    say: Callable[[str], None] = lambda _: None
+
+
+def run_simulation(schedule: Schedule, model: NetworkModel, run: RunWriter, using: Predictor | None = None) -> Timeline:
+    """Simulate into a run directory; a simulation that fails is written too.
+
+    Raises:
+        GenieError: as the simulators do.
+    """
+    using = using or Predictor()
+    run.describe(simulator=using.simulator)
+    try:
+        timeline = simulate(schedule, model) if using.simulator == BUILTIN else _run_astra(schedule, model, run, using)
+    except GenieError as error:
+        run.finish("failed", {"error": str(error)})
+        raise
     run.save_timeline(timeline)
     run.finish("ok", summary(timeline))
     return timeline
+
+
+def _run_astra(schedule: Schedule, model: NetworkModel, run: RunWriter, using: Predictor) -> Timeline:
+    """ASTRA-sim's files and output are kept in the run's folder astra-sim."""
+    rule = using.astra_sim
+    how = AstraSim(
+        program=rule.program,
+        front_end=FrontEnd(rule.front_end) if rule.front_end else None,
+        limits=Limits(rule.timeout_s, rule.memory_bytes),
+        physical=Physical(rule.ns3_config, rule.htsim_topology),
+    )
+    outcome = astra.simulate(schedule, model, run.path / "astra-sim", how, using.say)
+    run.describe(astra_sim=outcome.about)
+    for note in outcome.timeline.notes:
+        run.note(note)
+    return outcome.timeline
 
 
 def run_replay(

@@ -9,6 +9,7 @@ bandwidth GB/s with 1 GB = 10**9; NICs and switches count Gb/s (decimal); Chakra
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -60,6 +61,23 @@ def astra_gbps_to_bps(bandwidth_gib_per_s: float) -> float:
 def bps_to_astra_gbps(bandwidth_bps: float) -> float:
     """Bit/s to ASTRA-sim network bandwidth (GB/s, 1 GB = 2**30 B)."""
     return bandwidth_bps / (GIB * BITS_PER_BYTE)
+
+
+def exact_quotient(product: float, factor: float) -> float:
+    """The number that gives `product` back when it is multiplied by `factor`, where there is one; else the nearest."""
+    near = product / factor
+    candidates = (near, math.nextafter(near, -math.inf), math.nextafter(near, math.inf))
+    return next((number for number in candidates if number * factor == product), near)
+
+
+def bytes_per_s_to_astra_memory_gbps(bandwidth_bytes_per_s: float) -> float:
+    """Bytes per s to ASTRA-sim's ``local-mem-bw`` (GB/s, 1 GB = 10**9 B); reading it gives the same double."""
+    return exact_quotient(bandwidth_bytes_per_s, GB)
+
+
+def flops_to_astra_teraflops(rate_per_s: float) -> float:
+    """Operations per s to ASTRA-sim's ``peak-perf`` (TFLOP/s); reading it gives the same double."""
+    return exact_quotient(rate_per_s, 1e12)
 
 
 def gigabits_to_bps(rate_gbps: float) -> float:

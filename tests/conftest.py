@@ -12,7 +12,7 @@ settings.register_profile("genie", deadline=None)  # a busy machine makes no exa
 settings.load_profile("genie")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "needs chromium")
+ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "needs chromium", "needs ASTRA-sim")
 
 
 def pytest_collection_modifyitems(items):

@@ -15,6 +15,7 @@ from genie.commands.common import (
     namespaces_of_process,
     print_json,
     runs_folder,
+    tell_notes,
 )
 
 
@@ -68,6 +69,7 @@ def loop_command(experiment: Path | None, out: Path, to_json: bool, **given: Any
     from genie.stages import FIDELITY, load  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
+    tell_notes([loaded.experiment.system])
     kind = namespaces_of_process()
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")

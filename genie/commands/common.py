@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,15 @@ def show_timeline(timeline: Any, path: Path, to_json: bool, checks: list[dict[st
         print_json(results | {"run": str(path), "checks": checks})
     else:
         console_of().results(results, path, checks)
+
+
+def tell_notes(systems: Iterable[Path]) -> None:
+    """Say which keys of the system files have no effect."""
+    from genie.formats.astra import system_notes  # noqa: PLC0415
+
+    for path in systems:
+        for note in system_notes(path):
+            console_of().say(f"note: {note}")
 
 
 def namespaces_of_process() -> str:

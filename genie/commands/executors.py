@@ -1,14 +1,13 @@
-"""genie plan, simulate, replay: turn an experiment into a schedule, and a schedule into a timeline."""
+"""genie plan, replay: turn an experiment into a schedule, and send it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from genie.commands.common import (
-    PATH,
     as_json,
     console_of,
     experiment_options,
@@ -16,11 +15,8 @@ from genie.commands.common import (
     print_json,
     runs_folder,
     show_timeline,
+    tell_notes,
 )
-
-if TYPE_CHECKING:
-    from genie.core.netmodel import NetworkModel
-    from genie.core.schedule import Schedule
 
 
 @click.command()
@@ -32,54 +28,13 @@ def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
     from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.stages import load  # noqa: PLC0415
 
-    about = describe_schedule(load(experiment_of(experiment, given)).schedule)
+    loaded = load(experiment_of(experiment, given))
+    tell_notes([loaded.experiment.system])
+    about = describe_schedule(loaded.schedule)
     if to_json:
         print_json(about)
     else:
         console_of().plan(about)
-
-
-@click.command()
-@click.argument("experiment", type=PATH, required=False)
-@click.option("--workload", help="Trace prefix (as ASTRA-sim's --workload-configuration).")
-@click.option("--system", type=PATH, help="ASTRA-sim system JSON.")
-@click.option("--network", type=PATH, help="ASTRA-sim network YAML.")
-@click.option("--memory", type=PATH, help="ASTRA-sim remote memory JSON.")
-@click.option("--comm-groups", type=PATH, help="Comm-group JSON.")
-@click.option("--model", type=click.Choice(["unaware", "aware"]), default="unaware", show_default=True)
-@click.option("--num-queues-per-dim", type=int, default=1, show_default=True)
-@click.option("--injection-scale", type=float, default=1.0, show_default=True)
-@click.option("--rendezvous", is_flag=True, help="8,192-byte grant before every message.")
-@click.option("--extended", is_flag=True, help="Send broadcast, reduce, barrier as trees; let groups of one finish.")
-@click.option("--profile", type=click.Choice(["astra", "overlap"]), default="astra", show_default=True)
-@runs_folder
-@as_json
-def simulate(experiment: Path | None, out: Path, to_json: bool, **options: Any) -> None:
-    """Predict the iteration time, of an EXPERIMENT file or of ASTRA-sim's own files; times in ns."""
-    from genie.formats.runfile import RunWriter  # noqa: PLC0415
-    from genie.stages import run_simulation, save_inputs  # noqa: PLC0415
-
-    schedule, model, files, name = _simulation_inputs(experiment, options)
-    run = RunWriter.create(out, "simulate", name)
-    save_inputs(run, files)
-    timeline = run_simulation(schedule, model, run)
-    show_timeline(timeline, run.path, to_json, [])
-
-
-def _simulation_inputs(
-    experiment: Path | None, options: dict[str, Any]
-) -> tuple[Schedule, NetworkModel, list[tuple[Path, str]], str]:
-    from genie.formats.experiment import load_experiment  # noqa: PLC0415
-    from genie.stages import first_model, load, load_astra, shortest_routes  # noqa: PLC0415
-
-    if experiment is not None:
-        loaded = load(load_experiment(experiment))
-        routes = shortest_routes(loaded.testbed, len(loaded.schedule.ranks))
-        return loaded.schedule, first_model(loaded, routes), loaded.files(), loaded.experiment.name
-    missing = [f"--{name}" for name in ("workload", "system", "network") if not options[name]]
-    if missing:
-        raise click.UsageError(f"give an EXPERIMENT file, or {', '.join(missing)} too.")
-    return load_astra(**options)
 
 
 @click.command()
@@ -96,6 +51,7 @@ def replay(experiment: Path | None, repeats: int | None, out: Path, to_json: boo
     from genie.stages import FIDELITY, Lab, load, run_replay, save_inputs  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
+    tell_notes([loaded.experiment.system])
     kind = namespaces_of_process()
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from genie.core.system import Profile
 from genie.errors import InputError
+
+BUILTIN: Final = "builtin"
+ASTRA_SIM: Final = "astra-sim"
+SIMULATORS: Final = (BUILTIN, ASTRA_SIM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,33 @@ class ReplayRule:
 
 
 @dataclass(frozen=True, slots=True)
+class AstraRule:
+    """How ASTRA-sim is run, where it is the simulator.
+
+    Attributes:
+        program: the program, or a folder that holds it; None: GENIE_ASTRA_SIM, else PATH.
+        front_end: unaware, aware, ns3 or htsim; None: the one that the network model asks for.
+        timeout_s: real seconds that a run may take.
+        memory_bytes: address space that it may take; None: no limit.
+        point_to_point: hand it messages in place of collectives, which tells when each was sent and delivered.
+        ns3_config: ns-3 configuration; None: one switch, made from the network file.
+        htsim_topology: htsim topology; None: as above.
+    """
+
+    program: Path | None = None
+    front_end: str | None = None
+    timeout_s: float = 3600.0
+    memory_bytes: int | None = None
+    point_to_point: bool = False
+    ns3_config: Path | None = None
+    htsim_topology: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < math.inf or (self.memory_bytes is not None and self.memory_bytes < 1):
+            raise InputError("ASTRA-sim needs some time and some memory.", fix="use limits above zero.")
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """An experiment file, its paths resolved.
 
@@ -56,6 +88,7 @@ class Experiment:
         traces: prefix or folder of the workload's traces.
         network: ASTRA-sim network file, or None: start from the testbed's own figures as a fabric model.
         model: "unaware", "aware" or "fabric".
+        simulator: "builtin" or "astra-sim".
     """
 
     name: str
@@ -68,7 +101,8 @@ class Experiment:
     network: Path | None
     model: str
     testbed: Path
-    simulator: str = "builtin"
+    simulator: str = BUILTIN
+    astra_sim: AstraRule = AstraRule()
     profile: Profile = Profile.ASTRA
     extended: bool = True
     queues_per_dim: int = 1

@@ -17,6 +17,7 @@ from genie.formats.frames import Frames, pack, read_frames
 from genie.units import NS_PER_US
 
 _MAX_INT32: Final = (1 << 31) - 1
+_LEAST_DIMENSIONS: Final = 8
 
 
 def write_trace(path: Path | str, trace: RankTrace, *, version: str = "0.0.4") -> None:
@@ -105,8 +106,9 @@ def _attributes(nodes: Nodes, row: int, rank: int) -> Iterator[Any]:
 
 
 def _involved(mask: int) -> Any:
+    # ASTRA-sim looks at an entry for each dimension of the network, whether the list has one or not.
     attribute = AttributeProto(name="involved_dim")
-    attribute.bool_list.values.extend(bool(mask >> k & 1) for k in range(max(mask.bit_length(), 1)))
+    attribute.bool_list.values.extend(bool(mask >> k & 1) for k in range(max(mask.bit_length(), _LEAST_DIMENSIONS)))
     return attribute
 
 

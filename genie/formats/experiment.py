@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from genie.core.experiment import Experiment, LoopRule, ReplayRule
+from genie.core.experiment import AstraRule, Experiment, LoopRule, ReplayRule
 from genie.core.system import Profile
 from genie.errors import InputError
 from genie.formats.textfile import read_yaml, wrong_fields
+from genie.units import parse_size_bytes
 
 
 class _Model(BaseModel):
@@ -59,6 +60,18 @@ class LoopFile(_Model):
     gain: float = 0.002
 
 
+class AstraFile(_Model):
+    """How to run ASTRA-sim."""
+
+    program: str | None = None
+    front_end: Literal["unaware", "aware", "ns3", "htsim"] | None = None
+    timeout_s: float = 3600.0
+    memory: str | None = None
+    point_to_point: bool = False
+    ns3_config: str | None = None
+    htsim_topology: str | None = None
+
+
 class ExperimentFile(_Model):
     """An experiment file."""
 
@@ -68,7 +81,8 @@ class ExperimentFile(_Model):
     memory: str | None = None
     network: NetworkFile = NetworkFile()
     testbed: str
-    simulator: Literal["builtin"] = "builtin"
+    simulator: Literal["builtin", "astra-sim"] = "builtin"
+    astra_sim: AstraFile = AstraFile()
     profile: Profile = Profile.ASTRA
     extended: bool = True
     queues_per_dim: int = Field(1, ge=1)
@@ -165,6 +179,15 @@ def _experiment(file: ExperimentFile, source: Path) -> Experiment:
         model=file.network.kind(),
         testbed=near(file.testbed),
         simulator=file.simulator,
+        astra_sim=AstraRule(
+            program=near(file.astra_sim.program),
+            front_end=file.astra_sim.front_end,
+            timeout_s=file.astra_sim.timeout_s,
+            memory_bytes=None if file.astra_sim.memory is None else parse_size_bytes(file.astra_sim.memory),
+            point_to_point=file.astra_sim.point_to_point,
+            ns3_config=near(file.astra_sim.ns3_config),
+            htsim_topology=near(file.astra_sim.htsim_topology),
+        ),
         profile=file.profile,
         extended=file.extended,
         queues_per_dim=file.queues_per_dim,
