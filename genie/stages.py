@@ -256,6 +256,8 @@ def run_simulation(schedule: Schedule, model: NetworkModel, run: RunWriter, usin
         run.finish("failed", {"error": str(error)})
         raise
     run.save_timeline(timeline)
+    for note in timeline.notes:
+        run.note(note)
     run.finish("ok", summary(timeline))
     return timeline
 

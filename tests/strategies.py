@@ -5,8 +5,8 @@ import numpy as np
 
 from genie.core.columns import csr_from_lists
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
-from genie.core.system import Optimization, System
-from genie.core.workload import ALL_DIMENSIONS, NONE, CollectiveKind, NodeKind, Nodes, RankTrace, Workload
+from genie.core.system import Optimization, Profile, System
+from genie.core.workload import ALL_DIMENSIONS, NONE, CollectiveKind, Group, NodeKind, Nodes, RankTrace, Workload
 from genie.patterns import PATTERNS, TraceBuilder, as_workload
 
 KINDS = (
@@ -81,6 +81,113 @@ def networks(ranks: int = 4) -> st.SearchStrategy[DimensionModel]:
 def fixed_network(ranks: int) -> DimensionModel:
     """A plain network for tests in which it does not matter."""
     return DimensionModel((Dimension(Topology.RING, ranks, Estimate(400e9), Estimate(500.0)),))
+
+
+ALGORITHMS = ("ring", "direct", "direct2", "halvingDoubling", "doubleBinaryTree")
+
+
+@st.composite
+def jobs(draw) -> tuple[Workload, System, DimensionModel]:
+    """A job whose ranks may do the same: digits of the rank decide on compute, peers and groups.
+
+    Delays, sizes and bandwidths are few and small, so that events tie.
+    """
+    sizes = draw(st.sampled_from([(4,), (5,), (8,), (2, 4), (4, 2), (3, 2), (4, 4), (2, 2, 2)]))
+    ranks = int(np.prod(sizes))
+    flat = len(sizes) == 1 or draw(st.booleans())
+    network = draw(_tying_network((ranks,) if flat else sizes))
+    workload = _job(ranks, sizes, draw(st.lists(_job_step(len(sizes)), min_size=1, max_size=5)))
+    return workload, draw(_tying_system(flat or len(sizes) == 1, ranks)), network
+
+
+@st.composite
+def _tying_network(draw, sizes: tuple[int, ...]) -> DimensionModel:
+    aware = len(sizes) == 1 and draw(st.booleans())
+    dimensions = []
+    for size in sizes:
+        topology = draw(st.sampled_from([t for t in Topology if not (size == 2 and t is Topology.RING)]))
+        latency_ns = draw(st.sampled_from([0.0, 1.0, 10.0, 10.5, 100.0]))
+        dimensions.append(Dimension(topology, size, Estimate(draw(st.sampled_from([8e9, 80e9]))), Estimate(latency_ns)))
+    return DimensionModel(tuple(dimensions), aware)
+
+
+@st.composite
+def _tying_system(draw, flat: bool, ranks: int) -> System:
+    known = [a for a in ALGORITHMS if ranks & (ranks - 1) == 0 or not a.endswith(("Doubling", "Tree"))]
+    names = st.sampled_from(known if flat else ["ring", "direct", "direct2"])
+    safe = st.sampled_from(["ring", "direct", "direct2"])
+    count = 1 if flat else 3
+    reduce, other = draw(st.lists(names, min_size=count, max_size=count)), draw(safe)
+    algorithms = {kind: tuple(reduce) if kind is CollectiveKind.ALL_REDUCE else (other,) * count for kind in KINDS}
+    return System(
+        splits=draw(st.integers(1, 3)),
+        active_chunks=draw(st.integers(1, 3)),
+        queues_per_dim=draw(st.integers(1, 2)),
+        endpoint_delay_ns=draw(st.sampled_from([1, 10, 100])),
+        optimization=draw(st.sampled_from(list(Optimization))),
+        algorithms=algorithms,
+        local_mem_bytes_per_s=draw(st.sampled_from([0.0, 1e9, 1e12])),
+        rendezvous=draw(st.booleans()) and draw(st.booleans()),
+        profile=draw(st.sampled_from([Profile.ASTRA, Profile.ASTRA, Profile.OVERLAP])),
+    )
+
+
+def _job_step(axes: int) -> st.SearchStrategy[tuple[str, int, int, int, CollectiveKind]]:
+    """(what, axis, size or duration, variation, kind)."""
+    return st.tuples(
+        st.sampled_from(["compute", "uneven", "all", "group", "shift", "pipeline"]),
+        st.integers(0, axes - 1),
+        st.sampled_from([1, 2]),
+        st.integers(0, 2),
+        st.sampled_from(KINDS),
+    )
+
+
+def _job(ranks: int, sizes: tuple[int, ...], steps: list[tuple[str, int, int, int, CollectiveKind]]) -> Workload:
+    """Every step waits for the one before it, but for the steps of variation 2."""
+    strides = [int(np.prod(sizes[:k])) for k in range(len(sizes))]
+    groups: dict[int, dict[int, Group]] = {}
+    traces = [TraceBuilder(rank) for rank in range(ranks)]
+    last: list[list[int]] = [[] for _ in traces]
+    for number, (what, axis, amount, variation, kind) in enumerate(steps):
+        stride, size = strides[axis], sizes[axis]
+        for trace in traces:
+            rank, digit = trace.rank, trace.rank // stride % size
+            after = [] if variation == 2 else last[rank]
+            if what == "compute":
+                made = [trace.compute("c", amount, after)]
+            elif what == "uneven":
+                made = [trace.compute("u", amount + digit, after)]
+            elif what == "all":
+                made = [trace.collective("a", kind, 100 * amount * ranks, after)]
+            elif what == "group":
+                group = _group_along(groups, axis, rank - digit * stride, stride, size)
+                made = [trace.collective("g", kind, 64 * amount * size, after, group.name)]
+            else:
+                by = stride * ((digit + 1) % size - digit), stride * ((digit - 1) % size - digit)
+                made = _messages(trace, by, number, amount, after, digit, size if what == "pipeline" else 0)
+            last[rank] = made or last[rank]
+    return as_workload("job", traces, [group for line in groups.values() for group in line.values()])
+
+
+def _group_along(groups: dict[int, dict[int, Group]], axis: int, first: int, stride: int, size: int) -> Group:
+    line = groups.setdefault(axis, {})
+    if first not in line:
+        number = 1 + sum(len(other) for other in groups.values())
+        line[first] = Group(str(number), tuple(range(first, first + size * stride, stride)))
+    return line[first]
+
+
+def _messages(
+    trace: TraceBuilder, by: tuple[int, int], tag: int, amount: int, after: list[int], digit: int, length: int
+) -> list[int]:
+    """To the next rank and from the one before; along a pipeline of some length its ends do less."""
+    made = []
+    if not length or digit > 0:
+        made.append(trace.receive("r", trace.rank + by[1], 80 * amount, tag, after))
+    if not length or digit < length - 1:
+        made.append(trace.send("s", trace.rank + by[0], 80 * amount, tag, after))
+    return made
 
 
 SIZES = st.integers(NONE, (1 << 63) - 1)

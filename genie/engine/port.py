@@ -42,6 +42,10 @@ class Port:
             raise InternalError(f"nothing waits for handle {handle}.")
         continuation()
 
+    def waiting(self, handle: int) -> Continuation | None:
+        """What `answer` would call."""
+        return self._waiting.get(handle)
+
     def _keep(self, continuation: Continuation) -> int:
         self._handle = handle = self._handle + 1
         self._waiting[handle] = continuation

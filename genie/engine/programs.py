@@ -84,7 +84,8 @@ class TokenRun:
         for _ in range(self._program.start_tokens):
             self._make_token()
 
-    def _received(self) -> None:
+    def received(self) -> None:
+        """A message of the phase is here: it makes a token, from whomever it came."""
         self._delivered += 1
         self._make_token()
 
@@ -136,7 +137,7 @@ class TokenRun:
         self._sent += 1
         self._usable -= 1
         seat.port.send(seat.ranks[to], seat.tag, size_bytes, origin)
-        seat.port.receive(seat.ranks[source], seat.tag, size_bytes, origin, self._received)
+        seat.port.receive(seat.ranks[source], seat.tag, size_bytes, origin, self.received)
 
 
 class GraphRun:

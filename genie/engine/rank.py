@@ -6,6 +6,7 @@ from genie.core.schedule import STREAMS_PER_GROUP, OpKind, RankOperators, Schedu
 from genie.core.system import Profile
 from genie.engine.events import Action, Event, OperatorDone, OperatorIssued, Origin, RankFinished, Start
 from genie.engine.port import Port
+from genie.engine.programs import TokenRun
 from genie.engine.readiness import Readiness
 from genie.engine.streams import Streams
 from genie.errors import InternalError
@@ -43,6 +44,14 @@ class RankEngine:
         else:
             self._port.answer(event.handle)
         return self._port.take_actions()
+
+    def interchangeable(self, handle: int) -> object | None:
+        """Equal for handles whose answers have equal effects, none of them at once; None where that is not known.
+
+        Whichever message of a token program comes first, it makes the next token.
+        """
+        waiting = self._port.waiting(handle)
+        return waiting if getattr(waiting, "__func__", None) is TokenRun.received else None
 
     def running(self) -> tuple[int, ...]:
         """Rows issued and not done: what the rank is waiting for."""

@@ -66,29 +66,44 @@ def charged_dimension(model: DimensionModel, src: int, dst: int) -> tuple[int, i
     raise InputError("a rank cannot send to itself.")
 
 
+def message_cost(model: DimensionModel, src: int, dst: int, size_bytes: int) -> tuple[float, float]:
+    """(latency of all hops in ns, bytes per ns) of a message without contention.
+
+    Raises:
+        InputError: to oneself, to an unknown rank, or nothing to send.
+    """
+    check_message(src, dst, size_bytes, model.ranks)
+    at, links = charged_dimension(model, src, dst)
+    dimension = model.dimensions[at]
+    return links * dimension.latency_ns.value, bps_to_bytes_per_ns(dimension.bandwidth_bps.value)
+
+
+def route(dimension: Dimension, src: int, dst: int) -> list[int]:
+    """Devices on the way; a switch is device number `size`. Anticlockwise only if that is strictly shorter."""
+    size = dimension.size
+    if dimension.topology is Topology.FULLY_CONNECTED:
+        return [src, dst]
+    if dimension.topology is Topology.SWITCH:
+        return [src, size, dst]
+    clockwise = (dst - src) % size
+    step, count = (-1, size - clockwise) if size - clockwise < clockwise else (1, clockwise)
+    return [(src + step * k) % size for k in range(count + 1)]
+
+
 class UnawareNetwork:
     """No contention: delivery = now + floor(hops x latency + size / bandwidth)."""
 
     def __init__(self, model: DimensionModel, queue: EventQueue) -> None:
         self._model, self._queue = model, queue
-        self._ranks = model.ranks
         self._costs: dict[tuple[int, int], tuple[float, float]] = {}
 
     def send(self, src: int, dst: int, size_bytes: int, delivered: Delivered, *args: Any) -> None:
         """See Network.send."""
         cost = self._costs.get((src, dst))
         if cost is None or size_bytes <= 0:
-            cost = self._cost(src, dst, size_bytes)
+            cost = self._costs[src, dst] = message_cost(self._model, src, dst, size_bytes)
         latency_ns, bytes_per_ns = cost
         self._queue.at(self._queue.now_ns + int(latency_ns + size_bytes / bytes_per_ns), delivered, *args)
-
-    def _cost(self, src: int, dst: int, size_bytes: int) -> tuple[float, float]:
-        check_message(src, dst, size_bytes, self._ranks)
-        at, links = charged_dimension(self._model, src, dst)
-        dimension = self._model.dimensions[at]
-        cost = links * dimension.latency_ns.value, bps_to_bytes_per_ns(dimension.bandwidth_bps.value)
-        self._costs[src, dst] = cost
-        return cost
 
 
 class _Link:
@@ -131,18 +146,7 @@ class AwareNetwork:
     def send(self, src: int, dst: int, size_bytes: int, delivered: Delivered, *args: Any) -> None:
         """See Network.send."""
         check_message(src, dst, size_bytes, self._dimension.size)
-        self._hop(self._route(src, dst), 0, size_bytes, delivered, args)
-
-    def _route(self, src: int, dst: int) -> list[int]:
-        """Devices on the way; a switch is device number `size`. Anticlockwise only if that is strictly shorter."""
-        size = self._dimension.size
-        if self._dimension.topology is Topology.FULLY_CONNECTED:
-            return [src, dst]
-        if self._dimension.topology is Topology.SWITCH:
-            return [src, size, dst]
-        clockwise = (dst - src) % size
-        step, count = (-1, size - clockwise) if size - clockwise < clockwise else (1, clockwise)
-        return [(src + step * k) % size for k in range(count + 1)]
+        self._hop(route(self._dimension, src, dst), 0, size_bytes, delivered, args)
 
     def _hop(self, route: list[int], at: int, size_bytes: int, delivered: Delivered, args: tuple[Any, ...]) -> None:
         if at == len(route) - 1:

@@ -1,57 +1,57 @@
-"""The builtin simulator: every rank's engine on one virtual clock, over a network model.
+"""The builtin simulator: ASTRA-sim's cycles by the cheapest path that provably gives them.
 
-Carries the engines' actions out in ASTRA-sim's event order, so that ties fall as they do there: one global list of
-callbacks a tick, and one list of timers a rank and tick that enters the global list when its first timer is set.
+symmetric: one rank is stepped for all that do the same (quotient.py), where that can be proved;
+plain: every rank's engine is stepped (plain.py), which is what the others are held against.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+import os
+from enum import StrEnum
+from typing import Final
 
 from genie.core.netmodel import DimensionModel, NetworkModel
-from genie.core.schedule import Schedule
-from genie.core.system import MemoryKind, RemoteMemory
-from genie.core.timeline import UNKNOWN, Messages, Operators, Ranks, Timeline
-from genie.core.workload import NONE
-from genie.engine.events import (
-    AccessMemory,
-    Action,
-    Event,
-    OperatorDone,
-    OperatorIssued,
-    PostRecv,
-    PostSend,
-    RankFinished,
-    RecvDone,
-    SendDone,
-    SetTimer,
-    Start,
-    TimerFired,
-)
-from genie.engine.rank import RankEngine
+from genie.core.schedule import Collective, OpKind, Schedule, StepKind, TokenProgram
+from genie.core.timeline import Timeline
 from genie.errors import InputError
-from genie.network.models import build
-from genie.network.queue import EventQueue
+from genie.simulate.outcome import Outcome
+from genie.simulate.plain import simulate_plainly
+from genie.simulate.quotient import simulate_quotient
+from genie.simulate.symmetry import find_symmetry
+from genie.simulate.ties import Unproven
 
-Key = tuple[int, int, int, int]
-"""(src, dst, tag, size_bytes): messages and receives of one key match first with first."""
+ENVIRONMENT: Final = "GENIE_SIMULATE_PATH"
+"""Forces a path: auto, plain or symmetric."""
+
+FEW_MESSAGES: Final = 2_000
+"""Below this, looking for symmetry costs more than it saves."""
+
+KEPT_MESSAGES: Final = 1_000_000
+"""A timeline with more messages than this leaves them out: ranks and operators say enough, and tables stay small."""
 
 
-def simulate(schedule: Schedule, network: NetworkModel, *, strict: bool = True) -> Timeline:
+class Way(StrEnum):
+    """Ways to the same cycles."""
+
+    AUTO = "auto"
+    PLAIN = "plain"
+    SYMMETRIC = "symmetric"
+
+
+def simulate(schedule: Schedule, network: NetworkModel, *, strict: bool = True, way: Way | None = None) -> Timeline:
     """Predict the timeline of a schedule on a network.
+
+    The timeline's notes say which path was taken, and whether messages were left out.
 
     Args:
         schedule: what every rank does.
         network: as many ranks as the schedule has.
         strict: refuse what ASTRA-sim aborts on (zero delay at the start of time), unless the system is extended.
+        way: which path to take; None: what the environment variable GENIE_SIMULATE_PATH says, else the cheapest.
 
     Raises:
-        InputError: rank counts differ, a message that the network cannot carry, or ranks that never finish: says what
-            they wait for.
+        InputError: rank counts differ, a message that the network cannot carry, ranks that never finish: says what
+            they wait for; or a path was forced that cannot be taken.
     """
     ranks = len(schedule.ranks)
     if network.ranks != ranks:
@@ -61,195 +61,89 @@ def simulate(schedule: Schedule, network: NetworkModel, *, strict: bool = True) 
         )
     # a dimension model is ASTRA-sim's and inherits the refusal; a fabric of ours need not
     strict = strict and not schedule.system.extended and isinstance(network, DimensionModel)
-    simulation = _Simulation(schedule, network, strict_zero=strict)
-    simulation.run()
-    return simulation.timeline()
+    choice = _Choice(schedule, network, strict, way or _from_environment())
+    outcome = choice.outcome()
+    return outcome.timeline(schedule, tuple(choice.notes))
 
 
-class _Matching:
-    """Which send belongs to which receive, and the record of every message."""
-
-    def __init__(self, queue: EventQueue) -> None:
-        self._queue = queue
-        self._sent: dict[Key, int] = {}
-        self._arrived: dict[Key, int] = {}
-        self._expected: dict[Key, deque[Callable[[], None]]] = {}
-        self.rows: list[list[Any]] = []
-
-    def post(self, rank: int, action: PostSend) -> list[Any]:
-        """A new message's record."""
-        key = (rank, action.peer, action.tag, action.size_bytes)
-        index = self._sent.get(key, -1) + 1
-        self._sent[key] = index
-        now_ns = self._queue.now_ns
-        row = [0, *key, index, 0, *action.origin, now_ns, now_ns, UNKNOWN, UNKNOWN, UNKNOWN, 0]
-        self.rows.append(row)
-        return row
-
-    def expect(self, key: Key, done: Callable[[], None]) -> None:
-        """A receive: answered at once, at the end of this tick's list, if its message is here."""
-        if self._arrived.get(key, 0):
-            self._arrived[key] -= 1
-            self._queue.at(self._queue.now_ns, done)
-        else:
-            self._expected.setdefault(key, deque()).append(done)
-
-    def arrive(self, key: Key, row: list[Any]) -> None:
-        """The message is at its receiver."""
-        row[13] = row[14] = self._queue.now_ns
-        waiting = self._expected.get(key)
-        if waiting:
-            waiting.popleft()()
-        else:
-            self._arrived[key] = self._arrived.get(key, 0) + 1
+def _from_environment() -> Way:
+    text = os.environ.get(ENVIRONMENT, Way.AUTO)
+    try:
+        return Way(text)
+    except ValueError as error:
+        raise InputError(f"{ENVIRONMENT}={text}: no such path.", fix=f"use one of {', '.join(Way)}.") from error
 
 
-class _Memory:
-    """Remote memory: per rank at once, or one request at a time per node or pool."""
+class _Choice:
+    """Tries the paths, cheapest first."""
 
-    def __init__(self, memory: RemoteMemory) -> None:
-        self._memory = memory
-        self._waiting: dict[int, deque[tuple[Callable[..., None], int, Callable[[], None]]]] = {}
-        self._busy: set[int] = set()
+    def __init__(self, schedule: Schedule, network: NetworkModel, strict: bool, way: Way) -> None:
+        self.schedule, self.network, self.strict, self.way = schedule, network, strict, way
+        self.messages = count_messages(schedule)
+        self.keep_messages = self.messages <= KEPT_MESSAGES
+        self.notes: list[str] = []
 
-    def access(self, rank: int, size_bytes: int, set_timer: Callable[..., None], done: Callable[[], None]) -> None:
-        """Serve, or queue behind the requests of the same node."""
-        if self._memory.kind is MemoryKind.PER_NPU:
-            set_timer(self._time_ns(size_bytes), done)
-            return
-        node = rank // self._memory.ranks_per_node if self._memory.kind is MemoryKind.PER_NODE else 0
-        if node in self._busy:
-            self._waiting.setdefault(node, deque()).append((set_timer, size_bytes, done))
-        else:
-            self._serve(node, set_timer, size_bytes, done)
+    def outcome(self) -> Outcome:
+        """The cheapest path's."""
+        if self.way is Way.SYMMETRIC or (self.way is Way.AUTO and self.messages > FEW_MESSAGES):
+            outcome = self._symmetric()
+            if outcome is not None:
+                return outcome
+            if self.way is Way.SYMMETRIC:
+                raise InputError(f"the symmetric path cannot be taken: {self.notes[-1]}")
+        self.notes.append("path: plain (every rank was simulated).")
+        self._note_messages()
+        return simulate_plainly(self.schedule, self.network, strict_zero=self.strict, keep_messages=self.keep_messages)
 
-    def _time_ns(self, size_bytes: int) -> int:
-        return self._memory.latency_ns + int(size_bytes / self._memory.bytes_per_ns)
+    def _note_messages(self) -> None:
+        if not self.keep_messages:
+            self.notes.append(f"{self.messages:,} messages are left out: more than {KEPT_MESSAGES:,}.")
 
-    def _serve(self, node: int, set_timer: Callable[..., None], size_bytes: int, done: Callable[[], None]) -> None:
-        self._busy.add(node)
-        set_timer(self._time_ns(size_bytes), done)
-        set_timer(self._time_ns(size_bytes), lambda: self._free(node))
-
-    def _free(self, node: int) -> None:
-        if self._waiting.get(node):
-            self._serve(node, *self._waiting[node].popleft())
-        else:
-            self._busy.discard(node)
-
-
-class _Rank:
-    """One rank's engine, its timers and its records."""
-
-    def __init__(self, simulation: _Simulation, rank: int) -> None:
-        self.simulation, self.rank = simulation, rank
-        self.engine = RankEngine(simulation.schedule, rank)
-        self.queue = simulation.queue
-        self.timers: dict[int, list[Callable[[], None]]] = {}
-        self.issued: dict[int, int] = {}
-        self.done: dict[int, int] = {}
-        self.finish_ns = self.compute_ns = UNKNOWN
-
-    def feed(self, event: Event) -> None:
-        """Let the engine step, carry out what it asks for, in order."""
-        for action in self.engine.step(event):
-            self.carry_out(action)
-
-    def carry_out(self, action: Action) -> None:
-        if isinstance(action, SetTimer):
-            self.set_timer(action.delay_ns, self._fired(action.handle))
-        elif isinstance(action, PostSend):
-            self.simulation.send(self, action)
-        elif isinstance(action, PostRecv):
-            key = (action.peer, self.rank, action.tag, action.size_bytes)
-            self.simulation.matching.expect(key, lambda: self.feed(RecvDone(self.queue.now_ns, action.handle)))
-        elif isinstance(action, OperatorIssued):
-            self.issued[action.row] = self.queue.now_ns
-        elif isinstance(action, OperatorDone):
-            self.done[action.row] = self.queue.now_ns
-        elif isinstance(action, AccessMemory):
-            self.simulation.memory.access(self.rank, action.size_bytes, self.set_timer, self._fired(action.handle))
-        elif isinstance(action, RankFinished):
-            self.finish_ns, self.compute_ns = self.queue.now_ns, action.compute_ns
-
-    def _fired(self, handle: int) -> Callable[[], None]:
-        return lambda: self.feed(TimerFired(self.queue.now_ns, handle))
-
-    def set_timer(self, delay_ns: int, done: Callable[[], None]) -> None:
-        """The first timer of a tick enters the global list; later ones join it there, also while it runs."""
-        when_ns = self.queue.now_ns + delay_ns
-        timers = self.timers.get(when_ns)
-        if timers is None:
-            timers = self.timers[when_ns] = []
-            self.queue.at(when_ns, self._run_timers, when_ns)
-        timers.append(done)
-
-    def _run_timers(self, when_ns: int) -> None:
-        timers = self.timers[when_ns]
-        for done in timers:  # the list may grow while it runs
-            done()
-        del self.timers[when_ns]
-
-
-class _Simulation:
-    def __init__(self, schedule: Schedule, network: NetworkModel, *, strict_zero: bool) -> None:
-        self.schedule = schedule
-        self.queue = EventQueue(strict_zero=strict_zero)
-        self.network = build(network, self.queue)
-        self.matching = _Matching(self.queue)
-        self.memory = _Memory(schedule.system.memory)
-        self.ranks = [_Rank(self, rank) for rank in range(len(schedule.ranks))]
-
-    def run(self) -> None:
-        for rank in self.ranks:
-            rank.feed(Start(0))
-        self.queue.run()
-
-    def send(self, rank: _Rank, action: PostSend) -> None:
-        row = self.matching.post(rank.rank, action)
-        self.network.send(rank.rank, action.peer, action.size_bytes, self._delivered, rank, action, row)
-
-    def _delivered(self, rank: _Rank, action: PostSend, row: list[Any]) -> None:
-        """The sender hears of it first, then the receiver."""
-        if action.notify:
-            rank.feed(SendDone(self.queue.now_ns, action.handle))
-        self.matching.arrive((rank.rank, action.peer, action.tag, action.size_bytes), row)
-
-    def timeline(self) -> Timeline:
-        stuck = [rank for rank in self.ranks if rank.finish_ns == UNKNOWN]
-        if stuck:
-            raise InputError(
-                f"{len(stuck)} of {len(self.ranks)} ranks never finish: {'; '.join(map(_story, stuck[:4]))}.",
-                where=self.schedule.workload.name,
-                fix="genie trace check finds sends without receives and collectives that not all members issue.",
+    def _symmetric(self) -> Outcome | None:
+        network = self.network
+        if not isinstance(network, DimensionModel):
+            self.notes.append("not symmetric: the network is a fabric of links.")
+            return None
+        symmetry = find_symmetry(self.schedule, network)
+        if symmetry.order == 1:
+            self.notes.append("not symmetric: no translation of the ranks leaves the job unchanged.")
+            return None
+        try:
+            outcome = simulate_quotient(
+                self.schedule, network, symmetry, strict_zero=self.strict, keep_messages=self.keep_messages
             )
-        return Timeline(
-            executor="builtin",
-            measured=False,
-            ranks=Ranks.from_rows([(0, r.rank, r.finish_ns, r.finish_ns - r.compute_ns) for r in self.ranks]),
-            operators=Operators.concat([self._operators(rank) for rank in self.ranks]),
-            messages=Messages.from_rows([tuple(row) for row in self.matching.rows]),
-        )
-
-    def _operators(self, rank: _Rank) -> Operators:
-        nodes = self.schedule.workload.traces[rank.rank].nodes
-        rows = np.array(sorted(rank.issued), np.int64)
-        return Operators(
-            iteration=np.zeros(len(rows), np.int32),
-            rank=np.full(len(rows), rank.rank, np.int32),
-            node_id=nodes.node_id[rows],
-            kind=nodes.kind[rows],
-            comm_type=nodes.comm_type[rows],
-            group=nodes.group[rows],
-            name=nodes.name[rows],
-            size_bytes=np.where(nodes.size_bytes[rows] == NONE, 0, nodes.size_bytes[rows]),
-            issue_ns=np.array([rank.issued[row] for row in rows.tolist()], np.int64),
-            done_ns=np.array([rank.done.get(row, UNKNOWN) for row in rows.tolist()], np.int64),
-            late_ns=np.zeros(len(rows), np.int64),
-        )
+        except Unproven as reason:
+            self.notes.append(f"not symmetric: {reason}.")
+            return None
+        classes = symmetry.ranks // symmetry.order
+        self.notes.append(f"path: symmetric ({classes} of {symmetry.ranks} ranks stand for all, as was proved).")
+        self._note_messages()
+        return outcome
 
 
-def _story(rank: _Rank) -> str:
-    nodes = rank.simulation.schedule.workload.traces[rank.rank].nodes
-    waiting = ", ".join(f"node {nodes.node_id[row]} ({nodes.name[row]})" for row in rank.engine.running()[:3])
-    return f"rank {rank.rank} waits in {waiting or 'nothing (its last node released nobody)'}"
+def count_messages(schedule: Schedule) -> int:
+    """How many messages the schedule sends, rendezvous grants included."""
+    of_collective = [_collective_messages(collective) for collective in schedule.collectives]
+    known: dict[int, float] = {}
+    total = 0.0
+    for part in schedule.ranks:
+        operators = part.operators
+        if id(operators) not in known:
+            used = operators.collective[operators.collective >= 0].tolist()
+            sends = int((operators.kind == OpKind.SEND).sum())
+            known[id(operators)] = sends + sum(of_collective[at] for at in used)
+        total += known[id(operators)]
+    return round(total) * (2 if schedule.system.rendezvous else 1)
+
+
+def _collective_messages(collective: Collective) -> float:
+    """Messages that a member sends, on average."""
+    each = 0.0
+    for phase in collective.phases:
+        programs = phase.variants[0]
+        sends = [
+            p.steps if isinstance(p, TokenProgram) else sum(step.kind is StepKind.SEND for step in p.steps)
+            for p in programs
+        ]
+        each += sum(sends) / len(sends)
+    return collective.chunks * each
