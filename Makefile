@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo test lint check unit bench schema clean
+.PHONY: help venv dev demo test lint check unit bench rdma-lab schema clean
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 22
@@ -34,13 +34,21 @@ dev: $(VENV)/.installed-dev ## the same with what developers need
 demo: venv ## the closed loop on the embedded fabric
 	$(BIN)/genie loop examples/quickstart/experiment.yaml --out $(RUNS)
 
-test: dev check unit ## everything that is tested
+test: dev check rdma-lab-if-possible unit ## everything that is tested
 
 check lint: dev ## style, types, import directions
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+rdma-lab: dev ## a kernel with verbs in software, for the verbs transport (docs/rdma-lab.md); 5 minutes once
+	$(BIN)/python -m genie.testbed.rdma_kernel
+
+# Tests that need it skip with the reason, which is a failure where CI must be able to do it.
+.PHONY: rdma-lab-if-possible
+rdma-lab-if-possible: dev
+	$(BIN)/python -m genie.testbed.rdma_kernel || echo "goes on without the rdma-lab" >&2
 
 unit: dev ## the tests alone
 	$(BIN)/pytest

@@ -12,7 +12,13 @@ settings.register_profile("genie", deadline=None)  # a busy machine makes no exa
 settings.load_profile("genie")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-ALLOWED_IN_CI = ("needs ../shared", "needs an ordinary user", "needs chromium", "needs ASTRA-sim")
+ALLOWED_IN_CI = (
+    "needs ../shared",
+    "needs an ordinary user",
+    "needs chromium",
+    "needs ASTRA-sim",
+    "no rdma-lab on such a machine",
+)
 
 
 def pytest_collection_modifyitems(items):

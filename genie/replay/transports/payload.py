@@ -18,15 +18,25 @@ _BLOCK: Final = random.Random(0).randbytes(_PERIOD) * (PIECE_BYTES // _PERIOD + 
 _VIEW: Final = memoryview(_BLOCK)
 
 
+def block() -> bytes:
+    """What all slices are of: for a device that reads memory itself."""
+    return _BLOCK
+
+
+def start_of(sequence: int, offset: int) -> int:
+    """Where in `block` byte `offset` of a message is; PIECE_BYTES follow."""
+    return (sequence * _STRIDE + offset) % _PERIOD
+
+
 def payload(sequence: int, offset: int, size_bytes: int) -> memoryview:
     """The bytes [offset, offset + size_bytes) of a message; at most PIECE_BYTES."""
-    start = (sequence * _STRIDE + offset) % _PERIOD
+    start = start_of(sequence, offset)
     return _VIEW[start : start + size_bytes]
 
 
 def first_difference(received: memoryview, sequence: int, offset: int) -> int:
     """Position in the message of the first byte that is not what was sent; -1 if all are."""
-    start = (sequence * _STRIDE + offset) % _PERIOD
+    start = start_of(sequence, offset)
     if _BLOCK.startswith(received, start):  # without a copy, and faster than comparing views
         return -1
     return offset + next(at for at, byte in enumerate(received) if byte != _BLOCK[start + at])

@@ -19,7 +19,7 @@ from genie.replay.transports.payload import PIECE_BYTES
 from genie.replay.transports.stamps import ask_for_stamps
 from genie.replay.transports.tcp_connection import Outbound, Receiver, Sender
 from genie.replay.transports.tcp_handshake import Handshake
-from genie.units import NS_PER_MS, NS_PER_S
+from genie.replay.transports.waiting import wait
 
 UNLIMITED: Final = 1 << 62
 BACKLOG: Final = 4096
@@ -217,7 +217,7 @@ class TcpTransport:
         """Wait for something to do, and do it."""
         if self._pacer is not None:
             timeout_ns = self._push_paced(self._pacer, timeout_ns)
-        for fd, events in self._wait(timeout_ns):
+        for fd, events in wait(self._epoll, timeout_ns):
             end = self._by_fd[fd]
             try:
                 if isinstance(end, Receiver):
@@ -235,18 +235,6 @@ class TcpTransport:
             self._watch(sender, writable=True)
         wait_ns = pacer.wait_ns(now_ns)
         return timeout_ns if wait_ns is None else min(timeout_ns, wait_ns)
-
-    def _wait(self, timeout_ns: int) -> list[tuple[int, int]]:
-        """What happened on which connection.
-
-        Epoll counts whole ms and rounds up, so it gets all of a long wait but the last ms; select counts us.
-        """
-        whole_ms = timeout_ns // NS_PER_MS - 1
-        if whole_ms > 0:
-            return self._epoll.poll((whole_ms - 0.5) / 1e3)
-        if timeout_ns > 0:
-            select.select([self._epoll.fileno()], [], [], timeout_ns / NS_PER_S)
-        return self._epoll.poll(0)
 
     def _receive(self, receiver: Receiver) -> None:
         for arrival in receiver.take_arrivals(TURN_BYTES):

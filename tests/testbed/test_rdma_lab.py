@@ -1,0 +1,85 @@
+"""The rdma-lab: a guest with Soft-RoCE boots here, runs commands, and the verbs transport's own tests inside."""
+
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from genie.errors import NotReadyError, RunError
+from genie.replay.transports.verbs_library import find_pyverbs
+from genie.testbed.rdma_kernel import find_kernel, hindrance
+from genie.testbed.rdma_vm import GuestOptions, inside_guest, run_in_guest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GUEST_TESTS = REPOSITORY / "tests" / "replay" / "transports" / "verbs_in_guest.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _lab():
+    """Skip with the reason where the lab cannot be; in CI only what no installation can mend is allowed."""
+    why = hindrance() or find_pyverbs()
+    if why and "not installed" not in why:
+        pytest.skip(f"no rdma-lab on such a machine: {why}")
+    try:
+        find_kernel()
+    except NotReadyError as error:
+        pytest.skip(f"needs the rdma-lab: {error}")
+    if why:
+        pytest.skip(f"needs the rdma-lab: {why}; sudo apt install python3-pyverbs")
+
+
+@pytest.fixture
+def guest(tmp_path):
+    """Run words in a guest: (exit code, what they printed)."""
+
+    def run(*words, timeout_s=60.0, memory_bytes=512 << 20):
+        with (tmp_path / "output").open("w+b") as output:
+            code = run_in_guest(
+                words, tmp_path / "share", GuestOptions(memory_bytes, timeout_s, folder=REPOSITORY), output
+            )
+            output.seek(0)
+            return code, output.read().decode(errors="replace")
+
+    return run
+
+
+def test_a_command_runs_and_its_exit_code_comes_back(guest, tmp_path):
+    code, said = guest("sh", "-c", "echo 'hello $there' && uname -r && exit 7")
+    assert code == 7
+    assert said.startswith("hello $there\n6.")
+    assert not inside_guest()
+    assert list((tmp_path / "share").iterdir()) == []
+
+
+def test_only_the_shared_folder_is_written_to_for_real(guest, tmp_path):
+    words = f"echo kept > {tmp_path}/share/file; echo lost > {tmp_path}/file; cat {tmp_path}/file"
+    code, said = guest("sh", "-c", words)
+    assert (code, said.splitlines()[0]) == (0, "lost")
+    assert (tmp_path / "share" / "file").read_text() == "kept\n"
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_guest_that_takes_too_long_is_ended(guest):
+    before = time.monotonic()
+    with pytest.raises(RunError, match=r"ended after 3 s.* Its last words: waiting"):
+        guest("sh", "-c", "echo; echo waiting; sleep 1000", timeout_s=3)
+    assert time.monotonic() - before < 30
+
+
+def test_a_guest_that_dies_is_told(guest):
+    with pytest.raises(RunError, match="the guest died before the command ended"):
+        guest("busybox", "poweroff", "-f")
+
+
+def test_the_verbs_transport_on_real_verbs(guest):
+    """The conformance suite twice, paths, and what goes wrong; no test may be skipped there."""
+    words = (sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", str(GUEST_TESTS))
+    code, said = guest(*words, timeout_s=600, memory_bytes=2 << 30)
+    print(said)  # noqa: T201 - for people who look why it failed
+    assert code == 0, said
+    passed = re.search(r"(\d+) passed", said)
+    assert passed is not None
+    assert int(passed[1]) > 90
+    assert "skipped" not in said
