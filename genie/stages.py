@@ -256,8 +256,8 @@ def run_simulation(schedule: Schedule, model: NetworkModel, run: RunWriter, usin
         run.finish("failed", {"error": str(error)})
         raise
     run.save_timeline(timeline)
-    for note in timeline.notes:
-        run.note(note)
+    if timeline.notes:
+        run.note(*timeline.notes)
     run.finish("ok", summary(timeline))
     return timeline
 
@@ -273,8 +273,6 @@ def _run_astra(schedule: Schedule, model: NetworkModel, run: RunWriter, using: P
     )
     outcome = astra.simulate(schedule, model, run.path / "astra-sim", how, using.say)
     run.describe(astra_sim=outcome.about)
-    for note in outcome.timeline.notes:
-        run.note(note)
     return outcome.timeline
 
 
@@ -384,11 +382,16 @@ def summary(timeline: Timeline) -> dict[str, Any]:
     import numpy as np  # noqa: PLC0415
 
     ranks = timeline.ranks
-    rows = []
-    for rank in sorted(set(ranks.rank.tolist())):
-        chosen = ranks.rank == rank
-        finish, exposed = (int(np.median(column[chosen])) for column in (ranks.finish_ns, ranks.exposed_ns))
-        rows.append({"rank": rank, "finish_ns": finish, "exposed_ns": exposed})
+    order = np.argsort(ranks.rank, kind="stable")
+    starts = np.flatnonzero(np.diff(ranks.rank[order], prepend=-1))
+    medians = [
+        [int(np.median(part)) if len(part) > 1 else int(part[0]) for part in np.split(column[order], starts[1:])]
+        for column in (ranks.finish_ns, ranks.exposed_ns)
+    ]
+    rows = [
+        {"rank": rank, "finish_ns": finish, "exposed_ns": exposed}
+        for rank, finish, exposed in zip(ranks.rank[order][starts].tolist(), *medians, strict=True)
+    ]
     times = timeline.iteration_times_ns().tolist()
     return {"iteration_ns": timeline.iteration_ns, "iterations_ns": times, "ranks": rows}
 

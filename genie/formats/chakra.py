@@ -78,12 +78,11 @@ def read_raw(path: Path | str) -> RawTrace:
         InputError: damaged, of an unknown schema, or an attribute of the wrong type; names file, frame and byte.
     """
     frames = read_frames(path)
-    version = _version(frames)
+    version = version_of(frames)
     count = len(frames) - 1
     if not count:
         raise InputError("the trace has no nodes.", where=str(path), fix="generate the trace again.")
-    blocks = [_Block(frames, at, min(at + _BLOCK_NODES, count)) for at in range(0, count, _BLOCK_NODES)]
-    parts = [block.read() for block in blocks]
+    parts = [decode_nodes(frames, at, min(at + _BLOCK_NODES, count)) for at in range(0, count, _BLOCK_NODES)]
     data, ctrl = (_join_csr([getattr(part, name) for part in parts]) for name in ("data", "ctrl"))
     return RawTrace(
         source=str(path),
@@ -99,7 +98,7 @@ def read_raw(path: Path | str) -> RawTrace:
     )
 
 
-def _version(frames: Frames) -> str:
+def version_of(frames: Frames) -> str:
     """The first frame's version; an empty frame is an empty metadata message.
 
     Checked by wire type, since protobuf itself takes a node for metadata with unknown fields.
@@ -112,6 +111,8 @@ def _version(frames: Frames) -> str:
             fix="a trace starts with a GlobalMetadata frame; files of 2023 have none: convert them again.",
         )
 
+    if frames.start[0] == frames.stop[0]:
+        return ""
     buffer = np.frombuffer(frames.data, np.uint8)
     fields = scan(buffer, frames.start[:1], frames.stop[:1], fail)
     if not (np.isin(fields.number, (1, 2)) & (fields.wire == Wire.LENGTH)).all():
@@ -132,13 +133,28 @@ def _join_csr(parts: list[Csr]) -> Csr:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """Some nodes, decoded."""
+class Part:
+    """Some nodes, decoded.
+
+    Attributes:
+        nodes: in file order.
+        data, ctrl: CSR of dependencies, as ids.
+        own_rank: see RawTrace.
+    """
 
     nodes: Nodes
     data: Csr
     ctrl: Csr
     own_rank: Places
+
+
+def decode_nodes(frames: Frames, begin: int, end: int) -> Part:
+    """The nodes `begin` to `end`, those of the frames one further on.
+
+    Raises:
+        InputError: as `read_raw`.
+    """
+    return _Block(frames, begin, end).read()
 
 
 class _Block:
@@ -170,7 +186,7 @@ class _Block:
         """The whole file."""
         return np.frombuffer(self.frames.data, np.uint8)
 
-    def read(self) -> _Part:
+    def read(self) -> Part:
         """All columns of these nodes."""
         empty = np.flatnonzero(self.start == self.stop)
         if len(empty):
@@ -190,7 +206,7 @@ class _Block:
         }
         nodes = Nodes(**{name: (columns | ends)[name] for name in Nodes.SCHEMA})
         data, ctrl = (repeated(self.buffer, fields.numbered(number), self.count, self.fail) for number in (5, 4))
-        return _Part(nodes, data, ctrl, ends["own_rank"])
+        return Part(nodes, data, ctrl, ends["own_rank"])
 
     def _check(self, fields: Fields) -> None:
         """Files of 2023, and fields of another wire type than Chakra's."""
@@ -283,8 +299,9 @@ def resolve(raw: RawTrace, rank: int) -> RankTrace:
         InputError: repeated ids, a dependency on an absent node or on the node itself.
     """
     ids = raw.nodes.node_id
-    order = np.argsort(ids, kind="stable")
-    ids_sorted = ids[order]
+    in_order = bool((ids[1:] > ids[:-1]).all())
+    order = np.arange(len(ids)) if in_order else np.argsort(ids, kind="stable")
+    ids_sorted = ids if in_order else ids[order]
     repeated = ids_sorted[1:][ids_sorted[1:] == ids_sorted[:-1]]
     if len(repeated):
         raise InputError(
@@ -304,7 +321,7 @@ def resolve(raw: RawTrace, rank: int) -> RankTrace:
             fix="genie trace check lists all such nodes; --fix drops dangling control dependencies.",
         )
     offsets, deps = _resolved(raw, order, owner, found)
-    return RankTrace(rank, raw.nodes.take(order), offsets, deps, raw.source)
+    return RankTrace(rank, raw.nodes if in_order else raw.nodes.take(order), offsets, deps, raw.source)
 
 
 def distinct_edges(rows: Places, deps: Places, count: int) -> tuple[Places, Places]:

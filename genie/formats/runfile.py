@@ -53,6 +53,9 @@ FORMAT: Final = (1, 0)
 """(major, minor) of what is written. A reader takes every minor of a major that it knows; a new minor only adds."""
 
 META: Final = "run.json"
+_READ_WHOLE_BYTES: Final = 1 << 22
+"""Inputs up to this size are read whole to see whether their bytes were copied already."""
+
 RUNNING: Final = "running"
 Kind = Literal["simulate", "replay", "loop", "fit"]
 
@@ -145,6 +148,7 @@ class RunWriter:
             "notes": [],
         }
         self._copies: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}
         self._appear()
 
     def _appear(self) -> None:
@@ -193,7 +197,6 @@ class RunWriter:
         """
         for source, role in files:
             copy = self._place_for(Path(source).name, role)
-            copy.parent.mkdir(parents=True, exist_ok=True)
             digest = self._copy(Path(source), copy)
             relative = copy.relative_to(self.path)
             self._meta["inputs"].append({"role": role, "given": str(source), "copy": str(relative), "sha256": digest})
@@ -207,14 +210,38 @@ class RunWriter:
         """inputs/ROLE/NAME; a second file of that name and role goes to inputs/ROLE-2/NAME."""
         number, folder = 1, _safe(role)
         while True:
-            copy = inside(self.path, f"inputs/{folder}/{_safe(name)}")
+            copy = self._input_folder(folder) / _safe(name)
             if not copy.exists():
                 return copy
             number += 1
             folder = f"{_safe(role)}-{number}"
 
+    def _input_folder(self, name: str) -> Path:
+        folder = self._folders.get(name)
+        if folder is None:
+            folder = self._folders[name] = inside(self.path, f"inputs/{name}")
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _linked(self, source: Path, copy: Path) -> str | None:
+        """Link `copy` to an earlier copy of the same bytes, and tell their hash; None if there is none, or no links."""
+        if not self._copies or not source.is_file() or source.stat().st_size > _READ_WHOLE_BYTES:
+            return None
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()
+        same = self._copies.get(digest)
+        if same is None:
+            return None
+        try:
+            copy.hardlink_to(same)
+        except OSError:
+            return None
+        return digest
+
     def _copy(self, source: Path, copy: Path) -> str:
         try:
+            digest = self._linked(source, copy)
+            if digest is not None:
+                return digest
             with source.open("rb") as file:
                 write_whole(copy, lambda partial: _pour(file, partial))
         except OSError as error:
@@ -245,9 +272,9 @@ class RunWriter:
         write_text(target, text)
         return target
 
-    def note(self, text: str) -> None:
-        """A remark for whoever reads the run."""
-        self._meta["notes"].append(text)
+    def note(self, *texts: str) -> None:
+        """Remarks for whoever reads the run."""
+        self._meta["notes"] += texts
         self._save_meta(self.path)
 
     def add_environment(self, **more: Any) -> None:
@@ -266,7 +293,7 @@ class RunWriter:
         self._save_meta(self.path)
 
     def _save_meta(self, folder: Path) -> None:
-        write_text(folder / META, json.dumps(self._meta, indent=1, default=_plain) + "\n")
+        write_text(folder / META, _as_text(self._meta) + "\n")
 
 
 def rounds_columns(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -310,6 +337,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written to run.json")
+
+
+_ENCODER: Final = json.JSONEncoder(default=_plain)
+
+
+def _as_text(value: Any, depth: int = 0) -> str:
+    """JSON for people: an entry a line, what is in a list on one line; quick for lists of thousands."""
+    if not value or not isinstance(value, dict | list):
+        return _ENCODER.encode(value)
+    pad, end = " " * (depth + 1), " " * depth
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(pad + _ENCODER.encode(item) for item in value) + f"\n{end}]"
+    lines = [f"{pad}{_ENCODER.encode(str(key))}: {_as_text(item, depth + 1)}" for key, item in value.items()]
+    return "{\n" + ",\n".join(lines) + f"\n{end}}}"
 
 
 def _safe(name: str) -> str:

@@ -56,9 +56,25 @@ def write_table(path: Path, table: Columns | Mapping[str, Any]) -> None:
 
 
 def _arrow(pa: Any, column: Any) -> Any:
-    if isinstance(column, np.ndarray) and column.dtype.kind == "O":
-        return pa.array(column.tolist(), pa.string())
-    return pa.array(column)
+    """Arrays are handed over as they lie in memory: `pyarrow.array` would import pandas for them, half a second."""
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "iufO":
+        return pa.array(column)
+    if column.dtype.kind == "O":
+        return _strings(pa, column.tolist())
+    data = pa.py_buffer(np.ascontiguousarray(column))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(column.dtype), len(column), [None, data])
+
+
+def _strings(pa: Any, texts: list[str | None]) -> Any:
+    """A column of strings, None where there is none."""
+    pieces = [b"" if text is None else text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+    wide = ends[-1] > np.iinfo(np.int32).max
+    missing = np.array([text is None for text in texts], bool)
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    places = pa.py_buffer(ends if wide else ends.astype(np.int32))
+    kind = pa.large_string() if wide else pa.string()
+    return pa.Array.from_buffers(kind, len(texts), [valid, places, pa.py_buffer(b"".join(pieces))])
 
 
 def read_table(path: Path) -> dict[str, NDArray[Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 from genie.core.workload import Group, Nodes, RankTrace, Workload
 from genie.errors import InputError
 from genie.formats.attributes import MAX_INT64
-from genie.formats.chakra import read_trace
+from genie.formats.chakra_many import read_traces
 from genie.formats.chakra_writer import write_trace
 from genie.formats.comm_groups import read_comm_groups, write_comm_groups
 from genie.formats.textfile import read_json
@@ -76,7 +76,7 @@ def load_workload(
             fix=f"{count} ranks are needed, {len(files)} files are there.",
         )
     groups = find_comm_groups(files[0], comm_groups)
-    traces = tuple(_scaled(read_trace(files[rank], rank), scale_bytes) for rank in range(count))
+    traces = _scaled(read_traces({rank: files[rank] for rank in range(count)}), scale_bytes)
     return Workload(_name(files[0]), traces, groups)
 
 
@@ -107,10 +107,15 @@ def comm_groups_beside(first: Path) -> Path | None:
     return beside if looks_so else None
 
 
-def _scaled(trace: RankTrace, factor: float) -> RankTrace:
-    """Sends and receives of equal size stay equal, since every size is scaled alike."""
+def _scaled(traces: tuple[RankTrace, ...], factor: float) -> tuple[RankTrace, ...]:
+    """Sends and receives of equal size stay equal, since every size is scaled alike; equal ranks still share."""
     if factor == 1.0:
-        return trace
+        return traces
+    scaled = {id(trace.nodes): _scaled_nodes(trace, factor) for trace in traces}
+    return tuple(replace(trace, nodes=scaled[id(trace.nodes)]) for trace in traces)
+
+
+def _scaled_nodes(trace: RankTrace, factor: float) -> Nodes:
     columns = trace.nodes.columns()
     size_bytes = columns["size_bytes"]
     scaled = np.where(size_bytes > 0, np.maximum(1, np.rint(size_bytes * factor)), size_bytes)
@@ -118,7 +123,7 @@ def _scaled(trace: RankTrace, factor: float) -> RankTrace:
         raise InputError(
             f"scaled by {factor}, a size is out of range.", where=trace.source, fix="use a smaller factor."
         )
-    return replace(trace, nodes=Nodes(**{**columns, "size_bytes": scaled.astype(np.int64)}))
+    return Nodes(**{**columns, "size_bytes": scaled.astype(np.int64)})
 
 
 def save_workload(prefix: Path | str, workload: Workload) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,14 +77,29 @@ class _Lowering:
         self.collectives: list[Collective] = []
         self._known: dict[Any, int] = {}
         self._groups = {group.name: group for group in workload.groups}
+        self._members = {group.name: frozenset(group.ranks) for group in workload.groups}
+        self._ranks: dict[tuple[int, int, int], RankOperators] = {}
+        self._named: dict[int, tuple[set[str], set[int]]] = {}
 
     def rank(self, trace: RankTrace) -> RankOperators:
-        """One rank's operators and who waits for whom."""
+        """One rank's operators and who waits for whom; ranks with the same nodes share them."""
+        key = id(trace.nodes), id(trace.deps), id(trace.dep_offsets)
+        made = self._ranks.get(key)
+        if made is not None and self._fits(trace):
+            return replace(made, rank=trace.rank)
         counts = np.diff(trace.dep_offsets)
         offsets, children = csr_transpose(trace.dep_offsets, trace.deps, len(trace.nodes))
         refuse_cycle(trace, counts, offsets, children)
         table = Operators.from_rows(list(_Rows(self, trace)))
-        return RankOperators(trace.rank, table, counts, offsets, children)
+        made = self._ranks[key] = RankOperators(trace.rank, table, counts, offsets, children)
+        return made
+
+    def _fits(self, trace: RankTrace) -> bool:
+        """Nothing of another rank's nodes is refused on this one: its groups hold it, no message goes to itself."""
+        nodes = trace.nodes
+        groups, peers = self._named.setdefault(id(nodes), (set(nodes.group.tolist()), set(nodes.peer.tolist())))
+        members = (self._members.get(name) for name in groups)
+        return trace.rank not in peers and all(ranks is None or trace.rank in ranks for ranks in members)
 
     def collective(self, key: Any, make: Any) -> int:
         """Position of the collective made by `make()`, which is called for a new key only."""
