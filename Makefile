@@ -58,9 +58,11 @@ bench: bench-trace bench-flow bench-fabric-flow bench-transport bench-real bench
 bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
 
-schema: dev ## write the published schema of testbed files again
+schema: dev ## write the published schemas of testbed and suite files again
 	$(BIN)/python -c 'import json; from genie.testbed.files import schema; print(json.dumps(schema(), indent=1))' \
 	  > testbed/testbed.schema.json
+	$(BIN)/python -c 'import json; from genie.suite.model import schema; print(json.dumps(schema(), indent=1))' \
+	  > genie/suite/suite.schema.json
 
 clean: ## what can be made again
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,7 @@ from genie.commands.results import export, report
 from genie.commands.simulations import simulate
 from genie.commands.testbeds import doctor, testbed
 from genie.commands.traces import trace
+from genie.commands.validate import validate
 from genie.errors import GenieError, NotReadyError
 
 INTERRUPTED = 130
@@ -42,7 +43,20 @@ def cli() -> None:
     """
 
 
-for _command in (trace, plan, simulate, replay, fit_command, loop_command, testbed, report, export, compare, doctor):
+for _command in (
+    trace,
+    plan,
+    simulate,
+    replay,
+    fit_command,
+    loop_command,
+    testbed,
+    report,
+    export,
+    compare,
+    validate,
+    doctor,
+):
     cli.add_command(_command)
 
 

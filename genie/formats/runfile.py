@@ -57,7 +57,7 @@ _READ_WHOLE_BYTES: Final = 1 << 22
 """Inputs up to this size are read whole to see whether their bytes were copied already."""
 
 RUNNING: Final = "running"
-Kind = Literal["simulate", "replay", "loop", "fit"]
+Kind = Literal["simulate", "replay", "loop", "fit", "validate"]
 
 _KEYS: Final[dict[str, type]] = {
     "genie": str,
@@ -378,7 +378,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """simulate, replay, loop or fit."""
+        """simulate, replay, loop, fit or validate."""
         return str(self.meta["kind"])
 
     @property

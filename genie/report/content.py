@@ -15,6 +15,7 @@ _KINDS: Final = {
     "replay": "replay",
     "loop": "loop of simulation and replay",
     "fit": "fit of a network model",
+    "validate": "validation",
 }
 
 
