@@ -94,7 +94,9 @@ def _halving_steps(kind: CollectiveKind, data_bytes: int, levels: int) -> tuple[
         return apart[::-1], tuple(data_bytes << level for level in range(levels))
     if kind is CollectiveKind.REDUCE_SCATTER:
         return apart, tuple(halves)
-    return apart + apart[::-1], tuple(halves + [halves[-1] << level for level in range(levels)])
+    # ASTRA-sim halves once more before it turns round and doubles: an odd byte is lost on the way back.
+    doubled = [data_bytes >> (levels + 1) << (level + 1) for level in range(levels)]
+    return apart + apart[::-1], tuple(halves + doubled)
 
 
 def dissemination(members: int) -> TokenProgram:

@@ -14,6 +14,10 @@ from genie.simulate.astra_process import Ended, Limits
 
 _SHOWN_RANKS: Final = 8
 _NO_LIBRARY: Final = 127
+_AFTER_THE_END: Final = "supported for overlap extraction"
+"""ASTRA-sim's statistics err on CPU operators and memory accesses when a rank has finished: harmless, unless its last
+event was a message's or a shared memory's."""
+
 _CHECK: Final = "genie trace check names sends without receives, collectives in different order, and cycles."
 
 
@@ -63,6 +67,18 @@ _KNOWN: Final = (
     ),
     _known("Simulation timed out", "htsim reached its own limit of 4 simulated seconds", "use a smaller workload."),
     _known("Fail to setup ns3|Could not open|cannot open|cant open", "ns-3 cannot open a file", "check --ns3-config."),
+    _known(
+        r"corrupted|free\(\): |double free|malloc\(\)",
+        "it corrupted its own memory (a bug of its own)",
+        "try other numbers of queues or chunks, or use the builtin simulator.",
+        RunError,
+    ),
+    _known(
+        _AFTER_THE_END,
+        "its statistics err on CPU operators and memory accesses, which can stop other ranks (a bug of its own)",
+        "use the builtin simulator for this workload.",
+        RunError,
+    ),
 )
 
 _SIGNALS: Final = {
@@ -84,7 +100,8 @@ def judge(ended: Ended, spoken: Spoken, ranks: int, limits: Limits, folder: Path
         folder: where its files are, for the message.
     """
     missing = [rank for rank in range(ranks) if rank not in spoken.finished]
-    if not missing and not spoken.swallowed and not spoken.unreleased and ended.code == 0 and not ended.timed_out:
+    swallowed = [text for text in spoken.swallowed if _AFTER_THE_END not in text]
+    if not (missing or swallowed or spoken.unreleased or ended.code or ended.timed_out):
         return None
     counted = f"{ranks - len(missing)} of {ranks} ranks finished"
     where = str(folder)
@@ -100,7 +117,7 @@ def judge(ended: Ended, spoken: Spoken, ranks: int, limits: Limits, folder: Path
         return known.kind(f"ASTRA-sim {how}: {known.what}; {counted}.{_last(spoken)}", where=where, fix=known.fix)
     if ended.code:
         return _crashed(ended, spoken, counted, where)
-    return _stuck(spoken, missing, counted, where)
+    return _stuck(spoken, swallowed, missing, counted, where)
 
 
 def _how(ended: Ended) -> str:
@@ -134,9 +151,9 @@ def _crashed(ended: Ended, spoken: Spoken, counted: str, where: str) -> GenieErr
     return RunError(f"ASTRA-sim {_how(ended)}: {what}; {counted}.{_last(spoken)}", where=where, fix=fix)
 
 
-def _stuck(spoken: Spoken, missing: list[int], counted: str, where: str) -> GenieError:
-    if spoken.swallowed:
-        reason = next((text for text in spoken.swallowed if text), "an error without a text")
+def _stuck(spoken: Spoken, swallowed: list[str], missing: list[int], counted: str, where: str) -> GenieError:
+    if swallowed:
+        reason = next((text for text in swallowed if text), "an error without a text")
         return InputError(
             f"ASTRA-sim caught an error and went on without that rank: {reason}; {counted}.",
             where=where,

@@ -92,6 +92,13 @@ def test_bytes_of_each_algorithm(kind, algorithm, total):
     assert sum(count.size_bytes for count in schedule.expected().values()) == total
 
 
+def test_halving_doubling_loses_an_odd_byte_when_it_turns_round():
+    """Found by comparison with ASTRA-sim itself: it halves once more and doubles again."""
+    system = replace(RING, algorithms={CollectiveKind.ALL_REDUCE: ("halvingDoubling",)})
+    (phase,) = lower(collective(CollectiveKind.ALL_REDUCE, 4, 1004), system).collectives[0].phases
+    assert phase.variants[0][0].sizes_bytes == (502, 251, 250, 500)
+
+
 def test_several_dimensions_reduce_inwards_and_gather_outwards():
     system = replace(
         RING, optimization=Optimization.LOCAL_BW_AWARE, algorithms=dict.fromkeys(CollectiveKind, ("ring",) * 2)

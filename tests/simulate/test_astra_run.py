@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from astra_fake import OUTPUTS, fake, replaying
+from astra_random import case, compare
 
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, FabricModel, Link, Topology
 from genie.core.system import Profile, System
@@ -164,3 +165,10 @@ def test_astra_sim_itself_gives_the_builtin_simulators_cycles(tmp_path, pattern,
     assert np.array_equal(ours.ranks.exposed_ns, theirs.ranks.exposed_ns)
     assert first_parting(ours, theirs) is None
     assert int((work.workload.traces[0].nodes.kind == NodeKind.COMP).sum()) <= len(theirs.operators)
+
+
+@needs_astra
+@pytest.mark.parametrize("seed", range(1, 41))
+def test_random_jobs_agree_with_astra_sim_itself(tmp_path, seed):
+    outcome, details = compare(case(seed), tmp_path / "a")
+    assert outcome in {"agree", "both fail", "ASTRA-sim's own bug"}, details

@@ -64,6 +64,16 @@ def test_crashes(code, complaint, kind, said):
     assert said in str(error)
 
 
+def test_statistics_that_err_after_the_end_do_no_harm():
+    said = Spoken(
+        finished={0: Finish(1, 0)}, swallowed=["Only GPU and COMM types are supported for overlap extraction"]
+    )
+    assert judge(Ended(0, 1.0), said, 1, Limits(), OUTPUTS) is None
+    error = judge(Ended(0, 1.0), said, 2, Limits(), OUTPUTS)
+    assert isinstance(error, RunError)
+    assert "a bug of its own" in str(error)
+
+
 def test_all_finished_but_a_crash_at_the_end_is_no_success():
     spoken = Spoken(finished={0: Finish(1, 0)})
     assert isinstance(judge(Ended(-11, 1.0), spoken, 1, Limits(), OUTPUTS), RunError)
