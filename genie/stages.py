@@ -270,6 +270,7 @@ def _run_astra(schedule: Schedule, model: NetworkModel, run: RunWriter, using: P
         front_end=FrontEnd(rule.front_end) if rule.front_end else None,
         limits=Limits(rule.timeout_s, rule.memory_bytes),
         physical=Physical(rule.ns3_config, rule.htsim_topology),
+        point_to_point=rule.point_to_point,
     )
     outcome = astra.simulate(schedule, model, run.path / "astra-sim", how, using.say)
     run.describe(astra_sim=outcome.about)

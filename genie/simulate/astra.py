@@ -6,34 +6,23 @@ It simulates a Schedule, as the builtin simulator does, so that both have seen t
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, NetworkModel, Topology
-from genie.core.schedule import COLLECTIVE_TAGS, Schedule
-from genie.core.timeline import UNKNOWN, Messages, Operators, Ranks, Timeline
-from genie.core.workload import NONE, NodeKind, RankTrace
+from genie.core.schedule import Schedule
+from genie.core.timeline import Timeline
+from genie.core.workload import NodeKind
 from genie.errors import InputError
 from genie.formats.astra_write import NS3_FLOWS
 from genie.simulate.astra_binary import ANALYTICAL, Binary, FrontEnd, find_binary
 from genie.simulate.astra_files import TICKS, Physical, write_inputs
-from genie.simulate.astra_parse import (
-    Flow,
-    Spoken,
-    Ticks,
-    read_htsim_flows,
-    read_ns3_flows,
-    read_spoken,
-    read_ticks,
-)
+from genie.simulate.astra_messages import as_messages
+from genie.simulate.astra_parse import Flow, Spoken, Ticks, read_htsim_flows, read_ns3_flows, read_spoken, read_ticks
 from genie.simulate.astra_process import STDERR, STDOUT, Ended, Limits, Say, run
+from genie.simulate.astra_timeline import timeline_of, timeline_of_messages
 from genie.simulate.astra_verdict import judge
-
-EXECUTOR: Final = "astra-sim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +34,14 @@ class AstraSim:
         front_end: None: the one that the network model asks for.
         limits: time and memory.
         physical: the network of a packet simulator.
+        point_to_point: hand it messages in place of collectives.
     """
 
     program: Path | None = None
     front_end: FrontEnd | None = None
     limits: Limits = field(default_factory=Limits)
     physical: Physical = field(default_factory=Physical)
+    point_to_point: bool = False
 
     def binary(self, model: NetworkModel) -> Binary:
         """The program for a model.
@@ -99,7 +90,9 @@ def simulate(
     """
     binary = using.binary(model)
     dimensions = _dimensions(model, binary.front_end, schedule)
-    command = write_inputs(folder, schedule, dimensions, binary, using.physical)
+    messages = as_messages(schedule, dimensions) if using.point_to_point else None
+    handed = schedule if messages is None else messages.schedule
+    command = write_inputs(folder, handed, dimensions, binary, using.physical)
     ranks = schedule.workload.ranks
     ended = run(command, folder, ranks, using.limits, say)
     spoken = read_spoken(folder / STDOUT, folder / STDERR)
@@ -107,11 +100,14 @@ def simulate(
     if error is not None:
         raise error
     ticks = read_ticks(folder / TICKS)
-    _refuse_unfinished(schedule, ticks, folder)
-    flows = _flows(binary.front_end, folder)
-    about = _about(binary, command, ended, spoken)
+    _refuse_unfinished(handed, ticks, folder)
     shutil.rmtree(folder / "log", ignore_errors=True)  # says once more what stdout.txt and ticks.log say
-    return Outcome(_timeline(schedule, spoken, ticks, flows), about)
+    about = _about(binary, command, ended, spoken)
+    if messages is not None:
+        timeline = timeline_of_messages(schedule, messages.written, spoken, ticks)
+        about |= messages.about
+        return Outcome(replace(timeline, notes=(*timeline.notes, messages.note)), about)
+    return Outcome(timeline_of(schedule, spoken, ticks, _flows(binary.front_end, folder)), about)
 
 
 def _dimensions(model: NetworkModel, front_end: FrontEnd, schedule: Schedule) -> DimensionModel:
@@ -159,87 +155,3 @@ def _about(binary: Binary, command: list[str], ended: Ended, spoken: Spoken) -> 
         "peak_bytes": ended.peak_bytes,
         "statistics": {str(rank): spoken.statistics[rank] for rank in sorted(spoken.statistics)},
     }
-
-
-# --- the timeline -----------------------------------------------------------------------------------------------------
-
-
-def _timeline(schedule: Schedule, spoken: Spoken, ticks: Ticks, flows: list[Flow]) -> Timeline:
-    finished = spoken.finished
-    ranks = [(0, rank, finished[rank].finish_ns, finished[rank].exposed_ns) for rank in sorted(finished)]
-    traces = schedule.workload.traces
-    messages = [_flow_row(flow, index) for flow, index in _numbered(flows)] if flows else _plain_sends(schedule, ticks)
-    notes = () if ticks.issued else ("this version of ASTRA-sim does not tell when nodes began and ended",)
-    return Timeline(
-        executor=EXECUTOR,
-        measured=False,
-        ranks=Ranks.from_rows(ranks),
-        operators=Operators.concat([_operators(trace, ticks) for trace in traces]),
-        messages=Messages.from_rows(messages),
-        notes=notes,
-    )
-
-
-def _operators(trace: RankTrace, ticks: Ticks) -> Operators:
-    nodes = trace.nodes
-    ids = nodes.node_id.tolist()
-    rows = np.array([row for row, node in enumerate(ids) if (trace.rank, node) in ticks.issued], np.int64)
-    keys = [(trace.rank, ids[row]) for row in rows.tolist()]
-    return Operators(
-        iteration=np.zeros(len(rows), np.int32),
-        rank=np.full(len(rows), trace.rank, np.int32),
-        node_id=nodes.node_id[rows],
-        kind=nodes.kind[rows],
-        comm_type=nodes.comm_type[rows],
-        group=nodes.group[rows],
-        name=nodes.name[rows],
-        size_bytes=np.where(nodes.size_bytes[rows] == NONE, 0, nodes.size_bytes[rows]),
-        issue_ns=np.array([ticks.issued[key] for key in keys], np.int64),
-        done_ns=np.array([ticks.done.get(key, UNKNOWN) for key in keys], np.int64),
-        late_ns=np.zeros(len(rows), np.int64),
-    )
-
-
-def _plain_sends(schedule: Schedule, ticks: Ticks) -> list[tuple[Any, ...]]:
-    """The trace's own sends: issue is the post, completion the delivery. Of a collective's messages nothing is told."""
-    rows = []
-    counts: Counter[tuple[int, ...]] = Counter()
-    for trace in schedule.workload.traces:
-        nodes = trace.nodes
-        sends = [
-            (ticks.issued[key], node, row)
-            for row, node in enumerate(nodes.node_id.tolist())
-            if nodes.kind[row] == NodeKind.SEND and (key := (trace.rank, node)) in ticks.issued
-        ]
-        for posted_ns, node, row in sorted(sends):
-            tag, size = max(0, int(nodes.tag[row])) % COLLECTIVE_TAGS, int(nodes.size_bytes[row])
-            message = (trace.rank, int(nodes.peer[row]), tag, size)
-            delivered_ns = ticks.done[trace.rank, node]
-            rows.append(_message_row(message, counts[message], 0, node, posted_ns, delivered_ns))
-            counts[message] += 1
-    return rows
-
-
-def _numbered(flows: list[Flow]) -> list[tuple[Flow, int]]:
-    """Flows with their running number among equal ones."""
-    counts: Counter[tuple[int, int, int]] = Counter()
-    numbered = []
-    for flow in flows:
-        key = (flow.src, flow.dst, flow.size_bytes)
-        numbered.append((flow, counts[key]))
-        counts[key] += 1
-    return numbered
-
-
-def _flow_row(flow: Flow, index: int) -> tuple[Any, ...]:
-    """A packet simulator's flow: its end is when the sender knows, which its front end takes as the delivery too."""
-    message = (flow.src, flow.dst, UNKNOWN, flow.size_bytes)
-    return _message_row(message, index, flow.port, 0, flow.start_ns, flow.end_ns)
-
-
-def _message_row(
-    message: tuple[int, int, int, int], index: int, flow: int, node: int, posted_ns: int, delivered_ns: int
-) -> tuple[Any, ...]:
-    nowhere = (-1, -1, -1)
-    times = (posted_ns, posted_ns, UNKNOWN, delivered_ns, delivered_ns, 0)
-    return (0, *message, index, flow, node, *nowhere, *times)

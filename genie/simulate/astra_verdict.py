@@ -82,7 +82,10 @@ _KNOWN: Final = (
 )
 
 _SIGNALS: Final = {
-    signal.SIGSEGV: ("it crashed", "doubleBinaryTree needs a power of two of members; else report it to ASTRA-sim."),
+    signal.SIGSEGV: (
+        "it crashed",
+        "avoid CPU operators and memory accesses, which crash its statistics, and doubleBinaryTree; else report it.",
+    ),
     signal.SIGFPE: ("it divided by zero", "set preferred-dataset-splits to at least 1."),
     signal.SIGABRT: ("it aborted on an assertion or an error", "the lines above say which; genie trace check helps."),
     signal.SIGKILL: ("it was killed, most likely for lack of memory", "use fewer ranks or chunks, or more memory."),

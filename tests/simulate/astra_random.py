@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
 from genie.core.schedule import Schedule
 from genie.core.system import MemoryKind, Optimization, RemoteMemory, Scheduling, System
@@ -186,7 +188,8 @@ def compare(found: Case, folder: Path) -> tuple[str, str]:
         theirs_error = str(error)
     if ours is None or theirs is None:
         both = f"builtin: {ours_error}; ASTRA-sim: {theirs_error}"
-        if ours is not None and "a bug of its own" in str(theirs_error):
+        crashed = "SIGSEGV" in str(theirs_error) and _has_cpu_or_memory(found.workload)
+        if ours is not None and ("a bug of its own" in str(theirs_error) or crashed):
             return "ASTRA-sim's own bug", both
         return "both fail" if ours is None and theirs is None else "one fails", both
     if ours.ranks.finish_ns.tolist() != theirs.ranks.finish_ns.tolist():
@@ -195,6 +198,12 @@ def compare(found: Case, folder: Path) -> tuple[str, str]:
         return "exposed differs", f"{ours.ranks.exposed_ns} {theirs.ranks.exposed_ns}"
     parting = first_parting(ours, theirs)
     return ("agree", "") if parting is None else ("an operator differs", str(parting))
+
+
+def _has_cpu_or_memory(workload: Workload) -> bool:
+    """ASTRA-sim's statistics cannot do these."""
+    kinds = (NodeKind.MEM_LOAD, NodeKind.MEM_STORE)
+    return any((trace.nodes.is_cpu | np.isin(trace.nodes.kind, kinds)).any() for trace in workload.traces)
 
 
 def main() -> None:

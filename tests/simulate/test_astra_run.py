@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from astra_fake import OUTPUTS, fake, replaying
+from astra_fake import OUTPUTS, fake, replaying, working
 from astra_random import case, compare
 
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, FabricModel, Link, Topology
@@ -165,6 +165,39 @@ def test_astra_sim_itself_gives_the_builtin_simulators_cycles(tmp_path, pattern,
     assert np.array_equal(ours.ranks.exposed_ns, theirs.ranks.exposed_ns)
     assert first_parting(ours, theirs) is None
     assert int((work.workload.traces[0].nodes.kind == NodeKind.COMP).sum()) <= len(theirs.operators)
+
+
+def check_messages(work, model, found):
+    """The run was handed messages: operators are the trace's, messages those of the builtin simulator."""
+    ours, theirs = builtin(work, model), found.timeline
+    assert theirs.operators.node_id.tolist() == ours.operators.node_id.tolist()
+    assert theirs.ranks.finish_ns.tolist() == ours.ranks.finish_ns.tolist()
+    assert theirs.ranks.exposed_ns.tolist() == ours.ranks.exposed_ns.tolist()
+    columns = ("src", "dst", "size_bytes", "node_id", "chunk", "phase", "step", "posted_ns", "delivered_ns")
+    rows = [
+        sorted(zip(*(getattr(table, c).tolist() for c in columns), strict=True))
+        for table in (ours.messages, theirs.messages)
+    ]
+    assert rows[0] == rows[1]
+    assert first_parting(ours, theirs) is None
+    assert "the same iteration time" in theirs.notes[-1]
+
+
+def test_messages_in_place_of_collectives_tell_when_each_was_sent(tmp_path):
+    work, model = schedule("tensor_parallel"), network()
+    found = astra.simulate(work, model, tmp_path / "a", AstraSim(working(tmp_path), point_to_point=True))
+    check_messages(work, model, found)
+
+
+@needs_astra
+@pytest.mark.parametrize("aware", [False, True])
+@pytest.mark.parametrize("algorithm", ["ring", "halvingDoubling"])
+@pytest.mark.parametrize("pattern", ["tensor_parallel", "all_reduce", "reduce_scatter"])
+def test_messages_in_place_of_collectives_with_astra_sim_itself(tmp_path, pattern, algorithm, aware):
+    work = schedule(pattern, algorithm=algorithm)
+    model = network(Topology.RING if algorithm == "ring" else Topology.SWITCH, aware=aware)
+    found = astra.simulate(work, model, tmp_path / "a", AstraSim(point_to_point=True))
+    check_messages(work, model, found)
 
 
 @needs_astra
