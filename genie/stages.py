@@ -40,10 +40,15 @@ LOOPBACK_MTU: Final = 65_535
 LOOPBACK_SEGMENTS: Final = 15
 DEFAULT_RULE: Final = ReplayRule()
 
+RDMA_LAB: Final = "rdma-lab"
+"""The kind of hosts that have RDMA devices: inside a guest."""
+
 FIDELITY: Final = {
     "root": "network namespaces, every link shaped by the kernel: full fidelity of the emulation.",
     "userns": "network namespaces inside a user namespace, every link shaped by the kernel: full fidelity; only the "
     "priority of the rank processes cannot be raised.",
+    RDMA_LAB: "a guest with Soft-RoCE in the rdma-lab, every link of its fabric shaped: real verbs on "
+    "one processor. What is measured is what this processor can do as well as what the fabric allows.",
     "none": "no namespaces here: loopback with user-space pacing. Each rank's sending rate and the delays hold, but "
     "there are no switches: no shared links, no ECMP, no incast at the receiver. Use it to try Genie, not to "
     "measure.",
@@ -124,7 +129,11 @@ class Lab(AbstractContextManager["Lab"]):
         self._context: AbstractContextManager[Any] = nullcontext()
 
     def __enter__(self) -> Self:
-        if self.kind != "none":
+        if self.kind == RDMA_LAB:
+            from genie.testbed.rdma_fabric import RdmaFabric  # noqa: PLC0415 - pyroute2 is slow to import
+
+            self._context = RdmaFabric(self.testbed)
+        elif self.kind != "none":
             from genie.testbed.emulated import EmulatedFabric  # noqa: PLC0415 - pyroute2 is slow to import
 
             self._context = EmulatedFabric(self.testbed)

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from genie.errors import NotReadyError
+from genie.replay.transports.verbs_library import find_pyverbs
 from genie.testbed.namespaces import capability
+from genie.testbed.rdma_kernel import find_kernel, hindrance
 
 settings.register_profile("genie", deadline=None)  # a busy machine makes no example wrong
 settings.load_profile("genie")
@@ -44,3 +47,17 @@ def pytest_runtest_makereport():
 @pytest.fixture
 def shared():
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def rdma_lab():
+    """Skip with the reason where the rdma-lab cannot be; in CI only what no installation can mend is allowed."""
+    why = hindrance() or find_pyverbs()
+    if why and "not installed" not in why:
+        pytest.skip(f"no rdma-lab on such a machine: {why}")
+    try:
+        find_kernel()
+    except NotReadyError as error:
+        pytest.skip(f"needs the rdma-lab: {error}")
+    if why:
+        pytest.skip(f"needs the rdma-lab: {why}")

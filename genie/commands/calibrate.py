@@ -12,7 +12,7 @@ from genie.commands.common import (
     as_json,
     console_of,
     experiment_options,
-    namespaces_of_process,
+    hosts_of_process,
     print_json,
     runs_folder,
     tell_notes,
@@ -70,7 +70,7 @@ def loop_command(experiment: Path | None, out: Path, to_json: bool, **given: Any
 
     loaded = load(experiment_of(experiment, given))
     tell_notes([loaded.experiment.system])
-    kind = namespaces_of_process()
+    kind = hosts_of_process(loaded.experiment.replay.transport, out)
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")
     with console.observing(loaded.experiment.replay) as observer:

@@ -65,7 +65,7 @@ def experiment_options(command: Any) -> Any:
         click.option("--model", type=click.Choice(["unaware", "aware", "fabric"]), help="Network model."),
         click.option("--comm-groups", type=PATH, help="Comm-group JSON."),
         click.option("--scale-bytes", type=float, help="Factor on every comm_size."),
-        click.option("--transport", help="What moves the messages: tcp (default), roce."),
+        click.option("--transport", help="What moves the messages: tcp (default), roce, verbs."),
         click.option(
             "--transport-option",
             "transport_options",
@@ -96,6 +96,26 @@ def tell_notes(systems: Iterable[Path]) -> None:
     for path in systems:
         for note in system_notes(path):
             console_of().say(f"note: {note}")
+
+
+def hosts_of_process(transport: str, out: Path) -> str:
+    """What kind of hosts this process can have for a transport; where it needs RDMA, a guest runs this very command.
+
+    Args:
+        transport: its name.
+        out: the folder that the command writes to.
+    """
+    from genie.replay.transports.choice import choice  # noqa: PLC0415
+
+    if not choice(transport).rdma:
+        return namespaces_of_process()
+    from genie.stages import RDMA_LAB  # noqa: PLC0415
+    from genie.testbed.rdma_vm import GuestOptions, inside_guest, run_in_guest  # noqa: PLC0415
+
+    if not inside_guest():
+        command = [sys.executable, "-m", "genie", *sys.argv[1:]]
+        sys.exit(run_in_guest(command, out, GuestOptions(timeout_s=None)))
+    return RDMA_LAB
 
 
 def namespaces_of_process() -> str:

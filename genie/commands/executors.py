@@ -11,7 +11,7 @@ from genie.commands.common import (
     as_json,
     console_of,
     experiment_options,
-    namespaces_of_process,
+    hosts_of_process,
     print_json,
     runs_folder,
     show_timeline,
@@ -52,10 +52,10 @@ def replay(experiment: Path | None, repeats: int | None, out: Path, to_json: boo
 
     loaded = load(experiment_of(experiment, given))
     tell_notes([loaded.experiment.system])
-    kind = namespaces_of_process()
+    rule = loaded.experiment.replay
+    kind = hosts_of_process(rule.transport, out)
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")
-    rule = loaded.experiment.replay
     rule = rule if repeats is None else with_fields(rule, repeats=repeats)
     run = RunWriter.create(out, "replay", loaded.experiment.name)
     save_inputs(run, loaded.files())

@@ -38,6 +38,7 @@ class AgentPlan:
         memory: remote memory model.
         clock: real time.
         describe: an operator's row, for people.
+        real_time: whether the rank's process may have real-time priority.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class AgentPlan:
     memory: RemoteMemory | None = None
     clock: Clock = field(default_factory=RealClock)
     describe: Callable[[int], str] = lambda row: f"operator {row}"
+    real_time: bool = True
 
 
 class Agent:
@@ -211,7 +213,7 @@ def run_forked_agent(plan: AgentPlan, channel: Channel, parent: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not die_with(parent):
         return RunError.exit_code
-    priority = take_precedence()
+    priority = take_precedence(real_time=plan.real_time)
     gc.freeze()  # what was inherited need not be looked through, nor copied because of it
     gc.disable()
     sharpen_timers()

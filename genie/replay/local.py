@@ -177,6 +177,7 @@ def _plan(
         delays_ns=place.delays_ns,
         memory=schedule.system.memory,
         describe=lambda row: f"node {nodes.node_id[row]} ({nodes.name[row]})",
+        real_time=not choice(options.transport).rdma,
     )
 
 

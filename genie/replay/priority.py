@@ -21,13 +21,17 @@ _HIGHEST: Final = "-19"
 _LOWEST_REAL_TIME: Final = 1
 
 
-def take_precedence() -> str:
+def take_precedence(*, real_time: bool = True) -> str:
     """Put this process into a session of its own, and before others as far as the system lets it; how far it did.
+
+    Not with real-time priority where ordinary kernel threads do a rank's work (Soft-RoCE): it would starve them.
 
     Ranks take turns among each other (round robin), and the kernel keeps a share for ordinary processes, so that a
     rank gone wild does not take the machine with it.
     """
     os.setsid()
+    if not real_time:
+        return "ordinary"
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_LOWEST_REAL_TIME))
     except OSError:

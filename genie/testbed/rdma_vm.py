@@ -42,14 +42,14 @@ class GuestOptions:
 
     Attributes:
         memory_bytes: its RAM, taken from the host as it is used.
-        timeout_s: it is ended after so long.
+        timeout_s: it is ended after so long; None: never.
         folder: where the command starts; None: the current one.
         environment: variables for the command, besides PATH, HOME, LANG and CI, which are passed on.
         kernel: instead of the cached one.
     """
 
     memory_bytes: int = 2 << 30
-    timeout_s: float = 600.0
+    timeout_s: float | None = 600.0
     folder: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     kernel: Path | None = None
@@ -166,7 +166,7 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
         _await(guest, options.timeout_s, output)
 
 
-def _await(guest: subprocess.Popen[bytes], timeout_s: float, output: IO[bytes] | None) -> None:
+def _await(guest: subprocess.Popen[bytes], timeout_s: float | None, output: IO[bytes] | None) -> None:
     try:
         guest.wait(timeout_s)
     except subprocess.TimeoutExpired:

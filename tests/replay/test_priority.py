@@ -27,6 +27,12 @@ def test_precedence_is_what_the_system_says_it_is():
     assert (said == "real-time") == (int(scheduler) == os.SCHED_RR)
 
 
+def test_real_time_may_be_unwanted():
+    said, scheduler = in_child(lambda: f"{take_precedence(real_time=False)} {os.sched_getscheduler(0)}").split()
+    assert said == "ordinary"
+    assert int(scheduler) != os.SCHED_RR
+
+
 def test_without_the_right_to_real_time_it_says_so():
     def ask():
         if os.geteuid() == 0:

@@ -7,27 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from genie.errors import NotReadyError, RunError
-from genie.replay.transports.verbs_library import find_pyverbs
-from genie.testbed.rdma_kernel import find_kernel, hindrance
+from genie.errors import RunError
 from genie.testbed.rdma_vm import GuestOptions, inside_guest, run_in_guest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUEST_TESTS = REPOSITORY / "tests" / "replay" / "transports" / "verbs_in_guest.py"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _lab():
-    """Skip with the reason where the lab cannot be; in CI only what no installation can mend is allowed."""
-    why = hindrance() or find_pyverbs()
-    if why and "not installed" not in why:
-        pytest.skip(f"no rdma-lab on such a machine: {why}")
-    try:
-        find_kernel()
-    except NotReadyError as error:
-        pytest.skip(f"needs the rdma-lab: {error}")
-    if why:
-        pytest.skip(f"needs the rdma-lab: {why}; sudo apt install python3-pyverbs")
+pytestmark = pytest.mark.usefixtures("rdma_lab")
 
 
 @pytest.fixture

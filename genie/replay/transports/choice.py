@@ -15,6 +15,7 @@ from genie.replay.transports.base import Transport
 FIRST_SOURCE_PORT: Final = 20_000
 LISTEN_PORT: Final = 18_515
 MAX_FLOWS: Final = 16
+ROCE_PORT: Final = 4791
 TCP, UDP = 6, 17
 
 Options = Mapping[str, Any]
@@ -69,6 +70,7 @@ class Choice:
         check: raises InputError where `make` would, before anything is brought up.
         protocol, port: IP protocol and destination port of its packets: with the source port, what ECMP hashes.
         source_port: (ranks, source, destination, flow, options) -> the port that a flow leaves from.
+        rdma: whether hosts need RDMA devices.
     """
 
     make: Callable[[Wiring], Transport]
@@ -76,6 +78,7 @@ class Choice:
     protocol: int
     port: int
     source_port: Callable[[int, int, int, int, Options], int] = _fixed_port
+    rdma: bool = False
 
 
 def _make_tcp(wiring: Wiring) -> Transport:
@@ -99,8 +102,37 @@ def _no_options(options: Options) -> None:
         raise InputError(f"tcp takes no options, but got {', '.join(options)}.", where="replay.options")
 
 
+def _make_verbs(wiring: Wiring) -> Transport:
+    from genie.replay.transports.verbs import VerbsTransport  # noqa: PLC0415
+    from genie.replay.transports.verbs_options import VerbsOptions, flow_label, read_settings  # noqa: PLC0415
+
+    options = VerbsOptions(
+        address=wiring.address,
+        port=LISTEN_PORT,
+        secret=wiring.secret,
+        flows=wiring.flows,
+        flow_label=lambda peer, flow: flow_label(wiring.ranks, wiring.rank, peer, flow, wiring.options),
+        verify=wiring.verify,
+        **read_settings(wiring.options),
+    )
+    return VerbsTransport(wiring.rank, options)
+
+
+def _check_verbs(options: Options) -> None:
+    from genie.replay.transports.verbs_options import check_settings  # noqa: PLC0415
+
+    check_settings(options)
+
+
+def _verbs_port(ranks: int, source: int, destination: int, flow: int, options: Options) -> int:
+    from genie.replay.transports.verbs_options import roce_port  # noqa: PLC0415
+
+    return roce_port(ranks, source, destination, flow, options)
+
+
 CHOICES: Final[dict[str, Choice]] = {
     "tcp": Choice(_make_tcp, _no_options, TCP, LISTEN_PORT),
+    "verbs": Choice(_make_verbs, _check_verbs, UDP, ROCE_PORT, _verbs_port, rdma=True),
 }
 """Name -> transport."""
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from genie.errors import InputError
 from genie.replay.transports.framing import SECRET_BYTES
 from genie.replay.transports.payload import PIECE_BYTES
 from genie.replay.transports.verbs_device import Choice, Wish, mtu_code
 from genie.replay.transports.verbs_library import QueuePairPlan
-from genie.replay.transports.verbs_units import MAX_FLOW_LABEL, Retry, retry_of, rnr_code
-from genie.units import NS_PER_MS
+from genie.replay.transports.verbs_units import (
+    FIRST_PORT,
+    MAX_FLOW_LABEL,
+    Retry,
+    flow_label_of,
+    retry_of,
+    rnr_code,
+)
+from genie.units import NS_PER_MS, parse_size_bytes, parse_time_ns
 
 MAX_FLOWS: Final = 64
 _MAX_TRAFFIC_CLASS: Final = 255
@@ -122,3 +129,83 @@ class VerbsOptions:
             receives=2 * self.slots,
             inline_bytes=self.inline_bytes,
         )
+
+
+def _size(value: Any) -> int:
+    return value if isinstance(value, int) else parse_size_bytes(str(value))
+
+
+def _time(value: Any) -> int:
+    return parse_time_ns(str(value))
+
+
+SETTINGS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "device": ("device", str),
+    "port": ("ib_port", int),
+    "gid_index": ("gid_index", int),
+    "operation": ("operation", str),
+    "path_mtu": ("path_mtu_bytes", _size),
+    "traffic_class": ("traffic_class", int),
+    "ack_timeout": ("ack_timeout_ns", _time),
+    "give_up": ("give_up_ns", _time),
+    "inline": ("inline_bytes", _size),
+    "signal_every": ("signal_every", int),
+    "slots": ("slots", int),
+    "slot": ("slot_bytes", _size),
+    "landing": ("landing_bytes", _size),
+}
+"""What an experiment may set: name -> (field of VerbsOptions, how its value is read)."""
+
+PATHS: Final = "paths"
+_COMPLETIONS: Final = "completions"
+_FIXED, _DEVICE = "fixed", "device"
+_WORDS: Final = {PATHS: (_FIXED, _DEVICE), _COMPLETIONS: ("events", "spin")}
+_PORTS: Final = 0x1_0000 - FIRST_PORT
+
+
+def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of VerbsOptions from an experiment's `replay.options`.
+
+    Raises:
+        InputError: a name that is unknown, or a value that cannot be read.
+    """
+    unknown = [name for name in settings if name not in SETTINGS and name not in _WORDS]
+    if unknown:
+        names = ", ".join(sorted((*SETTINGS, *_WORDS)))
+        raise InputError(f"verbs has no option {', '.join(unknown)}.", where="replay.options", fix=f"use {names}.")
+    for name, words in _WORDS.items():
+        if settings.get(name, words[0]) not in words:
+            raise InputError(f"{name} must be {' or '.join(words)}, not {settings[name]!r}.", where="replay.options")
+    fields = {}
+    for name, (field, read) in SETTINGS.items():
+        if name in settings:
+            try:
+                fields[field] = read(settings[name])
+            except ValueError as error:
+                raise InputError(f"{name} cannot be {settings[name]!r}.", where="replay.options") from error
+    return fields | {"events": settings.get(_COMPLETIONS) != "spin"}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """See that transports can be made with them.
+
+    Raises:
+        InputError: they cannot.
+    """
+    VerbsOptions("0.0.0.0", bytes(SECRET_BYTES), **read_settings(settings))  # noqa: S104 - of nobody
+
+
+def roce_port(ranks: int, source: int, destination: int, flow: int, settings: Mapping[str, Any]) -> int:
+    """UDP source port of a queue pair's packets, fixed so that ECMP takes the same path in every run.
+
+    0 if the device is to choose (`paths: device`).
+    """
+    if settings.get(PATHS, _FIXED) == _DEVICE:
+        return 0
+    return FIRST_PORT + ((source * ranks + destination) * MAX_FLOWS + flow) % _PORTS
+
+
+def flow_label(ranks: int, source: int, destination: int, flow: int, settings: Mapping[str, Any]) -> int:
+    """The flow label that gives that port; 0 leaves it to the device."""
+    port = roce_port(ranks, source, destination, flow, settings)
+    return flow_label_of(port) if port else 0
