@@ -20,6 +20,7 @@ from genie.formats.astra import read_custom_collectives, read_memory, read_netwo
 from genie.formats.runfile import RunWriter
 from genie.formats.workload import find_traces, load_workload
 from genie.lower import lower
+from genie.lower.pairing import refuse_unpaired
 from genie.replay.launcher import LaunchOptions, Progress
 from genie.replay.local import Place, Replayed, ReplayOptions, replay
 from genie.replay.transports.choice import choice
@@ -260,6 +261,7 @@ def run_simulation(schedule: Schedule, model: NetworkModel, run: RunWriter, usin
     using = using or Predictor()
     run.describe(simulator=using.simulator)
     try:
+        refuse_unpaired(schedule)
         timeline = simulate(schedule, model) if using.simulator == BUILTIN else _run_astra(schedule, model, run, using)
     except GenieError as error:
         run.finish("failed", {"error": str(error)})

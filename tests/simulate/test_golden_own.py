@@ -1,23 +1,31 @@
 """Our own golden set: workloads made by our generator, cycles as text, so that parity is held without ../shared.
 
-The cycles were compared with ASTRA-sim's formulas (section e.6 of its reference: ring and direct, closed form) below,
-and are kept for all other cases to notice any change. To write the file again: python tests/simulate/test_golden_own.py
+The cycles are those of ASTRA-sim itself (commit 518bd51), of patterns and of random jobs, systems and networks. To
+write the files again, with GENIE_ASTRA_SIM naming the folder of its programs: python tests/simulate/test_golden_own.py
 """
 
+import json
+import tempfile
 from itertools import product
 from pathlib import Path
 
 import pytest
+from astra_random import case
 
 from genie.core.netmodel import Dimension, DimensionModel, Estimate, Topology
 from genie.core.system import System
 from genie.core.workload import CollectiveKind
+from genie.errors import GenieError
 from genie.lower import lower
 from genie.patterns import collective, generate
+from genie.simulate import astra
+from genie.simulate.astra import AstraSim
 from genie.simulate.builtin import simulate
 from genie.units import astra_gbps_to_bps
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "cycles.txt"
+FOLDER = Path(__file__).resolve().parents[1] / "golden"
+GOLDEN, RANDOM = FOLDER / "cycles.txt", FOLDER / "random.jsonl"
+MOST_MESSAGES = 2000
 PATTERNS = ("data_parallel", "pipeline", "tensor_parallel", "mixture_of_experts")
 MEMORY = 1.6e12
 
@@ -31,17 +39,39 @@ def system(algorithm, splits, active):
     return System(splits=splits, active_chunks=active, algorithms=names, local_mem_bytes_per_s=MEMORY)
 
 
-def lines():
+def lines(run):
     for topology, algorithm, (splits, active), aware, pattern in product(
         Topology, ("ring", "direct", "direct2"), ((1, 1), (4, 1), (4, 3)), (False, True), PATTERNS
     ):
         schedule = lower(generate(pattern, 4, 1 << 20), system(algorithm, splits, active))
-        finish = simulate(schedule, network(topology, 4, aware)).ranks.finish_ns.tolist()
+        finish = run(schedule, network(topology, 4, aware)).ranks.finish_ns.tolist()
         yield f"{topology.value} {algorithm} {splits}/{active} {'aware' if aware else 'unaware'} {pattern}: {finish}"
 
 
 def test_cycles_are_as_recorded():
-    assert list(lines()) == GOLDEN.read_text().splitlines()
+    assert list(lines(simulate)) == GOLDEN.read_text().splitlines()
+
+
+def random_case(seed):
+    made = case(seed)
+    return lower(made.workload, made.system, tuple(d.size for d in made.network.dimensions)), made.network
+
+
+def ticks(timeline):
+    """Finish and exposed time by rank, and rank, node, issue and completion of every operator."""
+    ranks, operators = timeline.ranks, timeline.operators
+    columns = (operators.rank, operators.node_id, operators.issue_ns, operators.done_ns)
+    return {
+        "finish": ranks.finish_ns.tolist(),
+        "exposed": ranks.exposed_ns.tolist(),
+        "operators": sorted(map(list, zip(*(column.tolist() for column in columns), strict=True))),
+    }
+
+
+@pytest.mark.parametrize("line", RANDOM.read_text().splitlines() if RANDOM.is_file() else [], ids=lambda x: x[:12])
+def test_random_jobs_take_as_long_as_in_astra_sim(line):
+    recorded = json.loads(line)
+    assert ticks(simulate(*random_case(recorded.pop("seed")))) == recorded
 
 
 def message_ns(size, hops=1):
@@ -74,5 +104,25 @@ def test_closed_forms(ranks, size):
         assert set(got.ranks.finish_ns.tolist()) == {finish}, (algorithm, kind)
 
 
+def astra_sim(schedule, model):
+    with tempfile.TemporaryDirectory() as folder:
+        return astra.simulate(schedule, model, Path(folder) / "run", AstraSim()).timeline
+
+
+def record(count=200):
+    """Random cases that ASTRA-sim can do and that take little time here."""
+    seed, written = 0, []
+    while len(written) < count:
+        seed += 1
+        try:
+            schedule, model = random_case(seed)
+            if len(simulate(schedule, model).messages) < MOST_MESSAGES:
+                written.append(json.dumps({"seed": seed} | ticks(astra_sim(schedule, model)), separators=(",", ":")))
+        except GenieError:
+            continue
+    return written
+
+
 if __name__ == "__main__":
-    GOLDEN.write_text("\n".join(lines()) + "\n")
+    GOLDEN.write_text("\n".join(lines(astra_sim)) + "\n")
+    RANDOM.write_text("\n".join(record()) + "\n")
