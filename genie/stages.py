@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -306,6 +306,7 @@ def run_replay(
         verify=rule.verify,
         transport=rule.transport,
         options=rule.options,
+        line_bps=_slowest_host_bps(testbed) // testbed.dilation,
         mtu_bytes=hosting.mtu_bytes,
         super_packet_segments=hosting.super_packet_segments,
     )
@@ -326,6 +327,7 @@ def run_replay(
     _save_counters(run, before, hosting.counters())
     run.add_environment(cpu_pressure=pressure.share(), clock_bound_ns=0)  # all ranks share this machine's clock
     run.save_timeline(result.timeline)
+    _save_statistics(run, result.statistics)
     status = result.timeline.status.value
     results: dict[str, Any] = {} if result.error else summary(result.timeline)
     if result.error:
@@ -354,6 +356,20 @@ def _waited_s() -> float | None:
         return us_to_s(int(line.rpartition("total=")[2]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _save_statistics(run: RunWriter, statistics: Mapping[int, Mapping[str, int]]) -> None:
+    """What every rank's transport counted besides bytes, one row a rank, if it counts."""
+    if statistics:
+        names = list(next(iter(statistics.values())))
+        columns = {name: [counts[name] for counts in statistics.values()] for name in names}
+        run.save_table("transport", {"rank": list(statistics)} | columns)
+
+
+def _slowest_host_bps(testbed: Testbed) -> int:
+    """Of all hosts' links."""
+    hosts = set(testbed.hosts)
+    return min(cable.rate_bps for cable in testbed.cables if cable.a in hosts or cable.b in hosts)
 
 
 def _save_counters(run: RunWriter, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:

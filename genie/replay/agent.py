@@ -17,7 +17,7 @@ from genie.replay.clock import Clock, RealClock, sharpen_timers
 from genie.replay.control import Channel, Message
 from genie.replay.priority import die_with, take_precedence
 from genie.replay.runner import Engine, Runner
-from genie.replay.transports.base import Transport
+from genie.replay.transports.base import Counting, Transport
 
 HEARTBEAT_NS: Final = 200_000_000
 LINGER_NS: Final = 5_000_000
@@ -65,7 +65,7 @@ class Agent:
     prepare  makes the next iteration's engine              ready
     run      runs it from the given start; beats meanwhile  done: cpu_ns, record
     story    says what it waits for, at any time            story: outstanding, record
-    count    says what the transport moved                  counted: moved
+    count    says what the transport moved                  counted: moved, statistics
     stop     ends                                           (closes)
     ======== ============================================== ===========================
 
@@ -188,7 +188,8 @@ class Agent:
         transport.poll(0)  # what no receive asked for may have arrived unseen
         moved = transport.moved()
         plain = {way: {str(peer): list(total) for peer, total in totals.items()} for way, totals in moved.items()}
-        self._channel.send({"op": "counted", "moved": plain})
+        statistics = transport.statistics() if isinstance(transport, Counting) else {}
+        self._channel.send({"op": "counted", "moved": plain, "statistics": dict(statistics)})
 
     def _report(self, error: GenieError) -> None:
         report = {"op": "failed", "kind": type(error).__name__, "outstanding": self._outstanding()}

@@ -55,6 +55,7 @@ class Outcome:
         priorities: how the rank processes were scheduled (see priority.take_precedence).
         status: FAILED, or PARTIAL after an interrupt, if `error` is set.
         error: what ended the run early.
+        statistics: rank -> what else its transport counted (see transports.base.Counting).
     """
 
     records: list[dict[int, RankRecord]] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Outcome:
     priorities: set[str] = field(default_factory=set)
     status: Status = Status.OK
     error: GenieError | None = None
+    statistics: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,8 @@ class _Launcher:
         self._gather("done", take, running=True)
 
     def _take_count(self, rank: Rank, message: Message) -> None:
+        if message["statistics"]:
+            self.outcome.statistics[rank.rank] = message["statistics"]
         self.outcome.moved[rank.rank] = {
             way: {int(peer): total for peer, total in totals.items()} for way, totals in message["moved"].items()
         }

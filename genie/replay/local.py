@@ -45,7 +45,7 @@ class ReplayOptions:
         verify: check every payload byte.
         transport: name of what moves the messages.
         options: what only that transport understands.
-        mtu_bytes, super_packet_segments: of the fabric: see transports.choice.Wiring.
+        line_bps, mtu_bytes, super_packet_segments: of the fabric: see transports.choice.Wiring.
     """
 
     dilation: int = 1
@@ -56,17 +56,22 @@ class ReplayOptions:
     verify: bool = False
     transport: str = "tcp"
     options: Options = field(default_factory=dict)
+    line_bps: int = 10_000_000_000
     mtu_bytes: int = 65_535
     super_packet_segments: int = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay gave: the timeline (all there is of it), the checks, and the error that ended it, if one did."""
+    """What a replay gave: the timeline (all there is of it), the checks, and the error that ended it, if one did.
+
+    `statistics`: rank -> what else its transport counted.
+    """
 
     timeline: Timeline
     checks: tuple[Check, ...]
     error: GenieError | None = None
+    statistics: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 def replay(
@@ -155,6 +160,8 @@ def _wiring(ranks: int, rank: int, address: str, options: ReplayOptions, secret:
         secret=secret,
         flows=options.flows,
         rate_bps=options.rate_bps,
+        line_bps=options.line_bps,
+        dilation=options.dilation,
         window_bytes=options.window_bytes,
         mtu_bytes=options.mtu_bytes,
         super_packet_segments=options.super_packet_segments,
@@ -192,7 +199,7 @@ def _result(schedule: Schedule, options: ReplayOptions, outcome: Outcome) -> Rep
         f"{check.name}: {check.value} (must be: {check.limit})" for check in checks if check.hard and not check.ok
     ]
     if not failed:
-        return Replayed(timeline, checks)
+        return Replayed(timeline, checks, None, outcome.statistics)
     error = RunError(f"the self-check failed: {'; '.join(failed)}.")
     return Replayed(replace(timeline, status=Status.FAILED), checks, error)
 

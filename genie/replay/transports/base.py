@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Endpoint = Mapping[str, Any]
 """How others reach this end: plain JSON values, exchanged by the launcher."""
@@ -43,6 +43,15 @@ class Completion(NamedTuple):
     first_byte_ns: int
     done_ns: int
     flow: int
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A transport that can tell more than what it moved: retransmissions, marks, errors."""
+
+    def statistics(self) -> Mapping[str, int]:
+        """Counts by name, since it was opened."""
+        ...
 
 
 class Transport(Protocol):

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from genie.errors import InputError
+from genie.formats.roce import MTUS
+from genie.formats.roce import PORT as ROCE_PORT
 from genie.replay.transports.base import Transport
 
 FIRST_SOURCE_PORT: Final = 20_000
 LISTEN_PORT: Final = 18_515
 MAX_FLOWS: Final = 16
-ROCE_PORT: Final = 4791
 TCP, UDP = 6, 17
 
 Options = Mapping[str, Any]
@@ -37,6 +38,8 @@ class Wiring:
         secret: 32 bytes that all ranks of the run share.
         flows: connections (queue pairs) per ordered pair of ranks.
         rate_bps: real rate to pace all sending at; 0 leaves it to the fabric.
+        line_bps: real rate of our link to the fabric.
+        dilation: real time per virtual time.
         window_bytes: payload that one connection should have in flight.
         mtu_bytes: largest IP packet that the way carries.
         super_packet_segments: most packets that may leave as one super-packet.
@@ -50,6 +53,8 @@ class Wiring:
     secret: bytes
     flows: int = 1
     rate_bps: int = 0
+    line_bps: int = 10_000_000_000
+    dilation: int = 1
     window_bytes: int = 128 << 10
     mtu_bytes: int = 65_535
     super_packet_segments: int = 15
@@ -97,6 +102,28 @@ def _make_tcp(wiring: Wiring) -> Transport:
     return TcpTransport(wiring.rank, options)
 
 
+def _make_roce(wiring: Wiring) -> Transport:
+    from genie.replay.transports.roce.options import RoceOptions  # noqa: PLC0415
+    from genie.replay.transports.roce.transport import RoceTransport  # noqa: PLC0415
+
+    return RoceTransport(wiring.rank, RoceOptions.of(wiring))
+
+
+def _check_roce(options: Options) -> None:
+    """Looks at the options, and makes the tables that all ranks share before they are forked."""
+    from genie.replay.transports.roce.options import words_of  # noqa: PLC0415
+    from genie.replay.transports.roce.packets import payload_registers  # noqa: PLC0415
+
+    words = words_of(options)
+    payload_registers(words.mtu or MTUS[-1])
+
+
+def _roce_port(ranks: int, source: int, destination: int, flow: int, options: Options) -> int:
+    from genie.replay.transports.roce.options import port_of  # noqa: PLC0415
+
+    return port_of(ranks, source, destination, flow, options)
+
+
 def _no_options(options: Options) -> None:
     if options:
         raise InputError(f"tcp takes no options, but got {', '.join(options)}.", where="replay.options")
@@ -133,6 +160,7 @@ def _verbs_port(ranks: int, source: int, destination: int, flow: int, options: O
 CHOICES: Final[dict[str, Choice]] = {
     "tcp": Choice(_make_tcp, _no_options, TCP, LISTEN_PORT),
     "verbs": Choice(_make_verbs, _check_verbs, UDP, ROCE_PORT, _verbs_port, rdma=True),
+    "roce": Choice(_make_roce, _check_roce, UDP, ROCE_PORT, _roce_port),
 }
 """Name -> transport."""
 

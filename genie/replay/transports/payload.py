@@ -12,9 +12,9 @@ from typing import Final
 PIECE_BYTES: Final = 1 << 20
 """Longest slice: most that is handed to or taken from the kernel at once."""
 
-_PERIOD: Final = 65_521
+PERIOD: Final = 65_521
 _STRIDE: Final = 7_919
-_BLOCK: Final = random.Random(0).randbytes(_PERIOD) * (PIECE_BYTES // _PERIOD + 2)
+_BLOCK: Final = random.Random(0).randbytes(PERIOD) * (PIECE_BYTES // PERIOD + 2)
 _VIEW: Final = memoryview(_BLOCK)
 
 
@@ -25,7 +25,7 @@ def block() -> bytes:
 
 def start_of(sequence: int, offset: int) -> int:
     """Where in `block` byte `offset` of a message is; PIECE_BYTES follow."""
-    return (sequence * _STRIDE + offset) % _PERIOD
+    return (sequence * _STRIDE + offset) % PERIOD
 
 
 def payload(sequence: int, offset: int, size_bytes: int) -> memoryview:

@@ -79,7 +79,8 @@ class Requester:
         counts: see Counts.
     """
 
-    def __init__(self, layout: Layout, psn: int, control: Control, patience: Patience) -> None:
+    def __init__(self, layout: Layout, psn: int, control: Control, patience: Patience, segments: int = 1) -> None:
+        self._segments = segments
         self.layout, self.control, self._psn, self._patience = layout, control, psn, patience
         self.waiting: deque[Outgoing] = deque()
         self.started: deque[Outgoing] = deque()
@@ -92,7 +93,8 @@ class Requester:
         self._done = 0
         self._limit: int | None = None
         self._since_request = 0
-        self._retries = self._rnr_retries = 0
+        self._retries = self._rnr_retries = self._backoff = 0
+        self._probing = False
         self._timer_ns = NEVER
         self._rnr_until_ns = 0
         self._recover = 0
@@ -133,7 +135,12 @@ class Requester:
         message = self._find(self.nxt) if self.nxt < self.high else self._next_message()
         if message is None:
             return None
+        if room < self._segments and self.nxt > self.una and self._middles_left(message) > room:
+            return None  # better a whole super-packet a little later
         return self._run(message, self.nxt, min(limit, room))
+
+    def _middles_left(self, message: Outgoing) -> int:
+        return self.layout.middles(message, self.nxt - message.first)
 
     def _run(self, message: Outgoing, start: int, limit: int) -> Run:
         index = start - message.first
@@ -192,7 +199,7 @@ class Requester:
         end = run.start + run.packets
         self._since_request += run.packets
         last_of_message = run.at + run.packets == run.message.packets
-        full = end - self.una >= self.control.window
+        full = end - self.una > self.control.window - self._segments
         if not (last_of_message or full or run.again or self._since_request * 4 >= self.control.window):
             return False
         self._since_request = 0
@@ -227,7 +234,9 @@ class Requester:
     def _advance(self, upto: int, now_ns: int, marked: bool) -> list[Outgoing]:
         packets = upto - self.una
         self.una = upto
-        self.nxt = max(self.nxt, upto)
+        # the answer to a probe: if it is for more than the probe, the rest was late, not lost
+        self.nxt = upto if self._probing and packets == 1 else max(self.nxt, upto)
+        self._probing = False
         self._retries = self._rnr_retries = 0
         while self._holes and self._holes[0][0] < upto:
             start, end = self._holes.popleft()
@@ -244,7 +253,8 @@ class Requester:
         return done
 
     def _measure(self, rtt_ns: int) -> None:
-        """RFC 6298's estimate of the round trip."""
+        """RFC 6298's estimate of the round trip; until there is one of a packet sent once, time-outs stay long."""
+        self._backoff = 0
         if not self._srtt_ns:
             self._srtt_ns, self._variation_ns = float(rtt_ns), rtt_ns / 2
             return
@@ -254,7 +264,7 @@ class Requester:
     def _timeout_ns(self) -> int:
         """The round trip holds the window's time at the line rate: so this scales with both."""
         measured = int(2 * self._srtt_ns + 4 * self._variation_ns)
-        return min(MAX_TIMEOUT_NS, max(self._patience.timeout_ns, measured) << self._retries)
+        return min(MAX_TIMEOUT_NS, max(self._patience.timeout_ns, measured) << self._backoff)
 
     def _on_nak(self, aeth: Aeth, now_ns: int) -> None:
         self.counts.naks += 1
@@ -267,6 +277,7 @@ class Requester:
             self.control.on_loss(now_ns)
         self._timed = None
         if not self._patience.selective:
+            self._holes.clear()
             self.nxt = self.una
             return
         end = self.una + psn_distance(aeth.msn, self.psn(self.una))
@@ -320,12 +331,11 @@ class Requester:
             self.failed = f"no acknowledgement after {self._patience.retries} retries"
             self._timer_ns = NEVER
             return
+        self._backoff += 1
         self._timed = None
         self._holes.clear()
-        if self._patience.selective:
-            self._holes.append((self.una, self.una + 1))  # the peer's answer tells what else is missing
-        else:
-            self.nxt = self.una
+        self._holes.append((self.una, self.una + 1))  # the peer's answer tells what else is missing
+        self._probing = not self._patience.selective
         self._recover = self.high
         self.control.on_loss(now_ns)
         self._timer_ns = now_ns + self._timeout_ns()

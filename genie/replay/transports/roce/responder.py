@@ -64,11 +64,18 @@ class Message(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the next packet's payload belongs: which message, where in it, and how far the piece still goes."""
+    """Where the next packet's payload belongs.
+
+    Attributes:
+        sequence, offset: which message, and which byte of its payload.
+        left_bytes: how far the piece under way still goes; 0: none is.
+        begun: something of the message is here.
+    """
 
     sequence: int
     offset: int
     left_bytes: int
+    begun: bool
 
 
 class Answer(NamedTuple):
@@ -138,10 +145,15 @@ class Responder:
 
     @property
     def place(self) -> Place:
-        """Where the next packet belongs, if it goes on with what is under way; `left_bytes` 0: nothing is."""
+        """Where the next packet belongs."""
         lead = self._layout.lead if self._message_bytes >= 0 else 0
         left = self._piece_left if self._in_piece else 0
-        return Place(self._sequence, max(0, self._message_bytes - lead), left)
+        return Place(self._sequence, max(0, self._message_bytes - lead), left, self._message_bytes >= 0)
+
+    @property
+    def behind(self) -> bool:
+        """Whether packets behind a gap are kept."""
+        return bool(self._ahead)
 
     @property
     def unfinished(self) -> str:
