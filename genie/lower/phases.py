@@ -6,6 +6,7 @@ Source of every rule: ASTRA-sim's system layer; sections "Chunks" and "Phases" o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from genie.core.schedule import Collective, Lane, Members, Phase, Program
@@ -129,10 +130,18 @@ def _lines(request: Request, system: System, dimensions: tuple[int, ...]) -> tup
             f"{len(names)} algorithms for {len(dimensions)} dimensions.",
             fix="name one algorithm a dimension.",
         )
-    if any(name.startswith("one") for name in names):
-        return (_Line(0, Members(ranks), names[0], in_group=False),)
-    strides = [math.prod(dimensions[:k]) for k in range(len(dimensions))]
-    return tuple(_Line(k, Members(dimensions[k], strides[k]), name, in_group=False) for k, name in enumerate(names))
+    return tuple(_of_all_ranks(names, dimensions))
+
+
+def _of_all_ranks(names: tuple[str, ...], dimensions: tuple[int, ...]) -> Iterator[_Line]:
+    """A line a dimension; the first flat algorithm spans all ranks and ends the list (ASTRA-sim reads no further)."""
+    stride, ranks = 1, math.prod(dimensions)
+    for at, (name, size) in enumerate(zip(names, dimensions, strict=False)):
+        if name.startswith("one"):
+            yield _Line(at, Members(ranks), name, in_group=False)
+            return
+        yield _Line(at, Members(size, stride), name, in_group=False)
+        stride *= size
 
 
 def _involved(context: _Context, line: _Line) -> bool:
