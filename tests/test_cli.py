@@ -81,3 +81,17 @@ def test_every_command_has_help():
         done = genie(command, "--help")
         assert done.returncode == 0
         assert command in done.stdout
+
+
+def test_trace_check_against_network_and_testbed(tmp_path):
+    genie("trace", "generate", "all_reduce", tmp_path / "w", "--ranks", 16, "--size", "1 KiB")
+
+    def rules(*options):
+        done = genie("trace", "check", tmp_path / "w", *options, "--json")
+        return done.returncode, {finding["rule"] for finding in json.loads(done.stdout)["findings"]}
+
+    assert rules("--ranks", 32) == (2, {"missing-rank"})
+    assert rules("--network", QUICK / "network-wrong.yml") == (0, {"extra-rank"})
+    assert rules("--testbed", ROOT / "testbed/leaf-spine-8.yml") == (2, {"testbed-too-small"})
+    done = genie("trace", "check", tmp_path / "w", "--network", QUICK / "network-wrong.yml", "--ranks", 4)
+    assert (done.returncode, "--ranks says 4" in done.stderr) == (2, True)

@@ -34,10 +34,20 @@ def trace_info(prefix: str, comm_groups: Path | None, scale_bytes: float, to_jso
 @trace.command("check")
 @click.argument("prefix")
 @click.option("--comm-groups", type=PATH, help="Comm-group JSON file.")
-@click.option("--ranks", type=int, help="How many ranks the network or testbed has.")
+@click.option("--ranks", type=click.IntRange(min=1), help="How many ranks the job has.")
+@click.option("--network", type=PATH, help="ASTRA-sim network YAML that the workload is to run on.")
+@click.option("--testbed", type=PATH, help="Testbed file that the workload is to run on.")
 @click.option("--fix", "fix_into", type=PATH, help="Write a repaired copy into this folder.")
 @as_json
-def trace_check(prefix: str, comm_groups: Path | None, ranks: int | None, fix_into: Path | None, to_json: bool) -> None:
+def trace_check(
+    prefix: str,
+    comm_groups: Path | None,
+    ranks: int | None,
+    network: Path | None,
+    testbed: Path | None,
+    fix_into: Path | None,
+    to_json: bool,
+) -> None:
     """All problems of a workload at once, before anything runs. Exit code 2 when one is an error."""
     from genie.formats.check import check_files, repair_files  # noqa: PLC0415
 
@@ -49,13 +59,38 @@ def trace_check(prefix: str, comm_groups: Path | None, ranks: int | None, fix_in
             for change in changes:
                 click.echo(change)
         return
-    findings = check_files(prefix, comm_groups=comm_groups, ranks=ranks)
+    findings = check_files(
+        prefix, comm_groups=comm_groups, ranks=_ranks(ranks, network), places=_places(testbed) if testbed else None
+    )
     if to_json:
         print_json({"findings": [finding.as_dict() for finding in findings]})
     else:
         console_of().findings(findings)
     if any(finding.severity == "error" for finding in findings):
         sys.exit(2)
+
+
+def _ranks(given: int | None, network: Path | None) -> int | None:
+    """What --ranks and --network say.
+
+    Raises:
+        InputError: two different numbers.
+    """
+    from genie.errors import InputError  # noqa: PLC0415
+    from genie.formats.astra import read_network  # noqa: PLC0415
+
+    if network is None:
+        return given
+    ranks = read_network(network).ranks
+    if given not in {None, ranks}:
+        raise InputError(f"the network has {ranks} ranks, --ranks says {given}.", where=str(network), fix="drop one.")
+    return ranks
+
+
+def _places(testbed: Path) -> int:
+    from genie.testbed.files import load_testbed  # noqa: PLC0415
+
+    return len(load_testbed(testbed).placement)
 
 
 @trace.command("generate")

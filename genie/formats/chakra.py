@@ -71,6 +71,19 @@ class RawTrace:
                 object.__setattr__(self, name, column)
 
 
+class NodeError(InputError):
+    """A node that cannot be read.
+
+    Attributes:
+        frame: its number in the file.
+        node_id, name: if they can be told, else None and "".
+    """
+
+    def __init__(self, error: InputError, frame: int, node_id: int | None = None, name: str = "") -> None:
+        super().__init__(error.what, where=error.where, fix=error.fix)
+        self.frame, self.node_id, self.name = frame, node_id, name
+
+
 def read_raw(path: Path | str) -> RawTrace:
     """Read a trace without resolving its dependencies.
 
@@ -83,7 +96,7 @@ def read_raw(path: Path | str) -> RawTrace:
     if not count:
         raise InputError("the trace has no nodes.", where=str(path), fix="generate the trace again.")
     parts = [decode_nodes(frames, at, min(at + _BLOCK_NODES, count)) for at in range(0, count, _BLOCK_NODES)]
-    data, ctrl = (_join_csr([getattr(part, name) for part in parts]) for name in ("data", "ctrl"))
+    data, ctrl = (join_csr([getattr(part, name) for part in parts]) for name in ("data", "ctrl"))
     return RawTrace(
         source=str(path),
         version=version,
@@ -127,7 +140,8 @@ def version_of(frames: Frames) -> str:
 Csr = tuple[Places, NDArray[np.uint64]]
 
 
-def _join_csr(parts: list[Csr]) -> Csr:
+def join_csr(parts: list[Csr]) -> Csr:
+    """Compressed sparse rows (offsets, ids) one after another."""
     counts = np.concatenate([np.diff(offsets) for offsets, _ in parts])
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), np.concatenate([values for _, values in parts])
 
@@ -169,13 +183,15 @@ class _Block:
         """The error for a frame that is no node."""
         return self.frame_error(node, "the frame is no node.", _AGAIN)
 
-    def frame_error(self, node: int, what: str, fix: str) -> InputError:
-        return InputError(what, where=self.frames.where(self.begin + node + 1), fix=fix)
+    def frame_error(self, node: int, what: str, fix: str) -> NodeError:
+        frame = self.begin + node + 1
+        return NodeError(InputError(what, where=self.frames.where(frame), fix=fix), frame)
 
     def node_error(self, node: int, what: str, fix: str) -> InputError:
         """An error that names the node."""
-        name = self._name(node)
-        return self.frame_error(node, f"node {self.ids[node]}{f' ({name})' if name else ''}: {what}", fix)
+        name, identity = self._name(node), int(self.ids[node])
+        error = self.frame_error(node, f"node {identity}{f' ({name})' if name else ''}: {what}", fix)
+        return NodeError(error, error.frame, identity, name)
 
     def _name(self, node: int) -> str:
         fields = scan(self.buffer, self.start[node : node + 1], self.stop[node : node + 1], self.fail).numbered(2)

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from genie.core.workload import Group
 from genie.errors import InputError
-from genie.formats.chakra import RawTrace, read_raw
+from genie.formats.chakra import RawTrace
+from genie.formats.chakra_sound import read_sound
 from genie.formats.check_nodes import NodeCheck, check_graph
 from genie.formats.check_ranks import (
     check_collectives,
     check_groups,
     check_messages,
+    check_places,
     check_rank_numbers,
     check_work,
 )
-from genie.formats.findings import ERROR, Finding, about_file, by_severity, limited
+from genie.formats.findings import ERROR, MAX_EACH, Finding, about_file, by_severity, limited
 from genie.formats.graph import graph_of
 from genie.formats.repair import fix, repair_files
 from genie.formats.workload import find_comm_groups, find_traces
@@ -25,14 +27,19 @@ __all__ = ["Finding", "check", "check_files", "fix", "repair_files"]
 
 
 def check_files(
-    prefix: Path | str, *, comm_groups: Path | str | None = None, ranks: int | None = None
+    prefix: Path | str,
+    *,
+    comm_groups: Path | str | None = None,
+    ranks: int | None = None,
+    places: int | None = None,
 ) -> list[Finding]:
     """All problems of PREFIX.RANK.et, errors first.
 
     Args:
         prefix: as for `load_workload`.
         comm_groups: comm-group file; when absent, the one beside the traces if there is one.
-        ranks: how many ranks the network or testbed has, if that is known.
+        ranks: how many ranks the network has, if that is known.
+        places: how many ranks the testbed has room for, if that is known.
 
     Raises:
         InputError: no trace is there at all, or the comm-group file cannot be read.
@@ -40,16 +47,40 @@ def check_files(
     files = find_traces(prefix)
     given = max(files) + 1
     groups = find_comm_groups(files[min(files)], comm_groups)
-    raws, findings = {}, []
+    raws, findings = {}, list(check_places(given, places))
     for rank, path in sorted(files.items()):
         if ranks is not None and rank >= ranks:
             continue
-        try:
-            raws[rank] = read_raw(path)
-        except InputError as error:
-            what = f"{error.where.removeprefix(str(path)).strip(', ')}: {error.what}".removeprefix(": ")
-            findings.append(about_file(str(path), ERROR, "unreadable", what, error.fix))
+        raw, unreadable = _read(path)
+        findings += unreadable
+        if raw is None:
+            continue
+        if unreadable:  # its graph would miss the bad nodes
+            known = {group.name: group for group in groups}
+            findings += limited(NodeCheck(raw, rank, known, given if ranks is None else ranks).findings())
+        else:
+            raws[rank] = raw
     return by_severity(findings + check(raws, groups, ranks=ranks, expected_ranks=given))
+
+
+def _read(path: Path) -> tuple[RawTrace | None, list[Finding]]:
+    """The sound nodes of a file, and a finding for each attribute or node that cannot be read."""
+    source = str(path)
+    try:
+        raw, problems = read_sound(path, MAX_EACH)
+    except InputError as error:
+        return None, [about_file(source, ERROR, "unreadable", _placed(error, source), error.fix)]
+    findings = [
+        Finding(ERROR, "unreadable", source, bad.node_id, bad.name, _placed(bad, source), bad.fix) for bad in problems
+    ]
+    if raw is None and problems:
+        what = f"no node can be read, or more than {MAX_EACH} cannot: the rest was not looked at"
+        findings.append(about_file(source, ERROR, "unreadable", what, "generate the trace again."))
+    return raw, findings
+
+
+def _placed(error: InputError, source: str) -> str:
+    return f"{error.where.removeprefix(source).strip(', ')}: {error.what}".removeprefix(": ")
 
 
 def check(

@@ -33,6 +33,13 @@ def check_rank_numbers(raws: Raws, count: int, ranks: int | None, given: int) ->
         yield about_file("", WARNING, "extra-rank", what, "use a network of as many ranks as there are traces.")
 
 
+def check_places(given: int, places: int | None) -> Found:
+    """Does the testbed have a place for every rank? It may have more."""
+    if places is not None and given > places:
+        what = f"traces of {given} ranks, but the testbed has places for {places}"
+        yield about_file("", ERROR, "testbed-too-small", what, "use a larger testbed, or a workload of fewer ranks.")
+
+
 def check_groups(groups: Mapping[str, Group], count: int) -> Found:
     """Do groups name ranks that there are?"""
     for group in groups.values():
