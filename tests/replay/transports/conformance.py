@@ -268,17 +268,19 @@ class Conformance:
         with self.party() as party:
             party.exchange(0, 1)
             party.settle()
-            waits = []
-            for timeout_ns in [0] * 10 + [300_000] * 20 + [3_300_000] * 10:
-                before_ns = now_ns()
-                assert party.poll(0, timeout_ns) == []
-                waits.append(now_ns() - before_ns)
-            assert min(waits[10:30]) >= 300_000
-            assert min(waits[30:]) >= 3_300_000
-            # best cases, since the machine may be busy; a wait rounded up to a whole ms would show
-            assert min(waits[:10]) < 200_000
-            assert min(waits[10:30]) < 900_000
-            assert min(waits[30:]) < 3_900_000
+            for timeout_ns, soon_ns in ((0, 200_000), (300_000, 900_000), (3_300_000, 3_900_000)):
+                waits = self.waits_until(party, timeout_ns, soon_ns)
+                assert min(waits) >= timeout_ns
+                assert min(waits) < soon_ns, "a wait is rounded up"
+
+    def waits_until(self, party, timeout_ns, soon_ns):
+        """Waits, until one was short or very many were not: the machine may be busy for a long time."""
+        waits = []
+        while not waits or (min(waits) >= soon_ns and len(waits) < 500):
+            before_ns = now_ns()
+            assert party.poll(0, timeout_ns) == []
+            waits.append(now_ns() - before_ns)
+        return waits
 
     def test_a_rank_waiting_in_poll_is_woken_as_soon_as_something_completed(self):
         with self.party() as party, ThreadPoolExecutor(1) as pool:
