@@ -16,6 +16,7 @@ from genie import __version__
 from genie.commands.calibrate import fit_command, loop_command
 from genie.commands.compare import compare
 from genie.commands.executors import plan, replay
+from genie.commands.packets import pcap
 from genie.commands.results import export, report
 from genie.commands.simulations import simulate
 from genie.commands.testbeds import doctor, testbed
@@ -55,6 +56,7 @@ for _command in (
     export,
     compare,
     validate,
+    pcap,
     doctor,
 ):
     cli.add_command(_command)

@@ -148,6 +148,24 @@ class Lab(AbstractContextManager["Lab"]):
         """Places for so many ranks, with the routes that the first flow of every pair takes under a rule."""
         return self._on_loopback(ranks) if self._fabric is None else self._on_fabric(ranks, rule)
 
+    def recording(self, ports: str | None, folder: Path) -> AbstractContextManager[Any]:
+        """Captures on a comma-separated list of ports, as long as the context lasts; nothing for None.
+
+        Raises:
+            InputError: no such port.
+            NotReadyError: this is no fabric whose ports can be captured.
+        """
+        if ports is None:
+            return nullcontext()
+        from genie.testbed.capture import Recorder, chosen_ports  # noqa: PLC0415
+
+        links = chosen_ports(ports, list(self.testbed.links()))
+        if self._fabric is None:
+            raise NotReadyError(
+                "there are no ports to capture at on loopback.", fix="run where namespaces are allowed."
+            )
+        return Recorder([self._fabric.tap(link) for link in links], folder)
+
     def _on_fabric(self, ranks: int, rule: ReplayRule) -> Hosting:
         fabric, placement, links = self._fabric, self.testbed.placement, self.testbed.links()
         routes, chosen = {}, choice(rule.transport)

@@ -40,9 +40,12 @@ def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
 @click.command()
 @experiment_options
 @click.option("--repeats", type=int, help="Instead of the experiment's.")
+@click.option("--capture", metavar="PORT,...", help="Record packets' headers at hosts (h0) or links (h0>leaf0).")
 @runs_folder
 @as_json
-def replay(experiment: Path | None, repeats: int | None, out: Path, to_json: bool, **given: Any) -> None:
+def replay(
+    experiment: Path | None, repeats: int | None, capture: str | None, out: Path, to_json: bool, **given: Any
+) -> None:
     """Send an EXPERIMENT's messages for real, on a testbed that is brought up and down; times in virtual ns."""
     from dataclasses import replace as with_fields  # noqa: PLC0415
 
@@ -61,7 +64,10 @@ def replay(experiment: Path | None, repeats: int | None, out: Path, to_json: boo
     save_inputs(run, loaded.files())
     with Lab(loaded.testbed, kind) as lab, console.watching(rule) as watch:
         hosting = lab.hosting(len(loaded.schedule.ranks), rule)
-        result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch)
+        with lab.recording(capture, run.path / "captures") as recorder:
+            result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch)
+        for note in recorder.notes if recorder is not None else ():
+            console.say(note)
     if result.error is not None:
         console.say(f"kept what there is of it in {run.path}")
         raise result.error

@@ -10,7 +10,7 @@ import os
 import select
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -130,6 +130,11 @@ class EmulatedFabric:
     def address(self, host: str) -> str:
         """A host's IPv4 address."""
         return self._ports[host][0].address
+
+    def tap(self, link: str) -> tuple[str, Callable[[], None], str]:
+        """Where a directed link's packets leave: its name, how to enter that namespace, the interface."""
+        port = next(port for row in self._ports.values() for port in row if port.link == link)
+        return link, lambda: self.enter(port.node), port.name
 
     def _create(self, node: Node) -> None:
         fd = self._namespaces[node.name] = create()

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from genie.errors import InputError, RunError
 from genie.formats import roce
 from genie.formats.icrc import Way
-from genie.formats.roce import REQUESTS, STARTS, Aeth, Opcode, Packet
+from genie.formats.roce import ENDS, REQUESTS, STARTS, Aeth, Opcode, Packet
 from genie.replay.transports.payload import first_difference
 from genie.replay.transports.roce.control import CONTROLS, ControlSettings, DcqcnParameters
 from genie.replay.transports.roce.layout import LEAD_BYTES, Outgoing
@@ -162,13 +162,13 @@ class QueuePair:
         return Batch(buffers, self._middle_bytes, outlet, run.packets, wire)
 
     def _singles(self, run: Run | None, outlet: Outlet, builder: Builder, now_ns: int) -> Batch:
-        """Packets one by one, as long as they can share a super-packet: equal lengths, a shorter one at its end."""
+        """A packet, or several whole messages: equal lengths, a shorter one at the end (so a capture can be read)."""
         requester = self.requester
         batch = Batch([], 0, outlet, 0, 0)
         while run is not None and run.packets == 1:
             part = self._layout.part(run.message, run.at)
             size = part.wire_bytes
-            if batch.packets and size > batch.segment:
+            if batch.packets and (size > batch.segment or part.opcode not in ENDS):
                 break
             psn, asks = requester.psn(run.start), requester.wants_acknowledgement(run, now_ns)
             single = builder.single(run.message, part, psn, ack_request=asks, position=batch.packets)
@@ -177,7 +177,8 @@ class QueuePair:
             batch.packets += 1
             batch.wire_bytes += size
             requester.take(run, size, now_ns)
-            if size < batch.segment or batch.packets == self._options.segments:
+            alone = part.opcode not in STARTS or part.opcode not in ENDS
+            if alone or size < batch.segment or batch.packets == self._options.segments:
                 break
             if self._options.words.spray == "message" and len(self._outlets) > 1:
                 break
