@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -144,7 +144,7 @@ class NodeCheck:
 
     def _membership(self, row: int, kind: int) -> Found:
         name, size = str(self.raw.nodes.group[row]), int(self.raw.nodes.size_bytes[row])
-        members: tuple[int, ...] = tuple(range(self.count))
+        members: Sequence[int] = range(self.count)
         if name not in {"", "0"}:
             if name not in self.groups:
                 what = f"the group {name!r} is in no comm-group file"

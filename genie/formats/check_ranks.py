@@ -14,6 +14,7 @@ from genie.formats.check_nodes import is_wrapper
 from genie.formats.dry_run import DryRun, MessageKey, Place, Wait, dry_run, group_key
 from genie.formats.findings import ERROR, WARNING, Found, about_file, about_node
 from genie.formats.graph import Graph
+from genie.formats.workload import absent_ranks
 
 _SHOWN_RANKS: Final = 6
 Raws = Mapping[int, RawTrace]
@@ -23,10 +24,10 @@ Issue = tuple[int, int]
 
 def check_rank_numbers(raws: Raws, count: int, ranks: int | None, given: int) -> Found:
     """Are there as many traces as the network or testbed has ranks? `given`: one more than the highest file's rank."""
-    missing = [rank for rank in range(count) if rank not in raws]
+    missing, first = absent_ranks(raws, count, _SHOWN_RANKS)
     if missing:
-        shown = ", ".join(map(str, missing[:_SHOWN_RANKS])) + (", ..." if len(missing) > _SHOWN_RANKS else "")
-        what = f"no readable trace for {len(missing)} of {count} ranks: {shown}"
+        shown = ", ".join(map(str, first)) + (", ..." if missing > _SHOWN_RANKS else "")
+        what = f"no readable trace for {missing} of {count} ranks: {shown}"
         yield about_file("", ERROR, "missing-rank", what, "add the files, or use a network of fewer ranks.")
     if ranks is not None and given > ranks:
         what = f"traces of {given} ranks, but the network has {ranks}; the others are ignored"

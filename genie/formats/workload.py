@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -68,16 +70,23 @@ def load_workload(
         raise InputError(f"bytes cannot be scaled by {scale_bytes}.", fix="use a factor above zero.")
     files = find_traces(prefix)
     count = max(files) + 1 if ranks is None else ranks
-    missing = [rank for rank in range(count) if rank not in files]
+    missing, first = absent_ranks(files, count, 8)
     if missing:
+        more = ", ..." if missing > len(first) else ""
         raise InputError(
-            f"traces of ranks {', '.join(map(str, missing[:8]))} are missing.",
+            f"traces of ranks {', '.join(map(str, first))}{more} are missing.",
             where=f"{prefix}.RANK.et",
             fix=f"{count} ranks are needed, {len(files)} files are there.",
         )
     groups = find_comm_groups(files[0], comm_groups)
     traces = _scaled(read_traces({rank: files[rank] for rank in range(count)}), scale_bytes)
     return Workload(_name(files[0]), traces, groups)
+
+
+def absent_ranks(have: Collection[int], count: int, most: int) -> tuple[int, list[int]]:
+    """How many of the ranks below `count` are not there, and the first of them; `count` may be any number."""
+    missing = count - sum(0 <= rank < count for rank in have)
+    return missing, list(islice((rank for rank in range(count) if rank not in have), min(missing, most)))
 
 
 def _name(path: Path) -> str:

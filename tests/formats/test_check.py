@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from strategies import dags, patterns
 
 from genie.core.workload import CollectiveKind, Group, NodeKind
+from genie.errors import InputError
 from genie.formats.chakra import read_raw
 from genie.formats.check import check, check_files
 from genie.formats.findings import MAX_EACH
-from genie.formats.workload import save_workload
+from genie.formats.workload import load_workload, save_workload
 from genie.patterns import generate
 
 PAIRS = (Group("1", (0, 1)), Group("2", (2, 3)))
@@ -259,3 +260,11 @@ def test_groups_beside_the_traces_are_found(tmp_path):
 def test_a_trace_that_was_made_not_read(tmp_path):
     raw = read_raw(f"{write(tmp_path, [reduce_all(1)])}.0.et")
     assert rules(check({0: raw})) == set()
+
+
+def test_absurd_numbers_of_ranks_cost_nothing(tmp_path):
+    prefix = write(tmp_path, [compute(0)], [compute(0)])
+    (finding,) = [f for f in check_files(prefix, ranks=10**30) if f.rule == "missing-rank"]
+    assert "ranks: 2, 3, 4, 5, 6, 7, ..." in finding.what
+    with pytest.raises(InputError, match=r"ranks 2, 3, .*, \.\.\. are missing"):
+        load_workload(prefix, ranks=10**18)

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class Case:
 
 
 class _Job:
-    """A random graph of nodes: the communication of all ranks alike, the rest as it comes."""
+    """A random graph of nodes: the communication of all ranks alike, the rest as it comes, or everything alike."""
 
     def __init__(self, draw: random.Random, ranks: int, dimensions: int, *, memory: bool, roofline: bool) -> None:
         self.draw, self.ranks, self.dimensions = draw, ranks, dimensions
@@ -55,8 +56,10 @@ class _Job:
         self.traces = [TraceBuilder(rank) for rank in range(ranks)]
         self.rows = [0] * ranks
         self.chained = draw.choice((0.2, 0.8, 1.0))
+        self.alike = draw.random() < 0.35
         self.groups: list[Group] = []
-        if ranks > 2 and draw.random() < 0.4:
+        self.shared: dict[int, list[int]] = {}
+        if ranks > 2 and not self.alike and draw.random() < 0.4:
             members = draw.sample(range(ranks), draw.randint(2, ranks))
             self.groups.append(Group("1", tuple(members)))
             rest = [rank for rank in range(ranks) if rank not in members]
@@ -65,6 +68,9 @@ class _Job:
 
     def after(self, rank: int) -> list[int]:
         count = self.rows[rank]
+        return self.shared.setdefault(count, self.drawn(count)) if self.alike else self.drawn(count)
+
+    def drawn(self, count: int) -> list[int]:
         if count and self.draw.random() < self.chained:
             return [count - 1]
         return self.draw.sample(range(count), self.draw.randint(0, min(2, count))) if count else []
@@ -80,20 +86,33 @@ class _Job:
             self.compute()
         elif choice < 0.75:
             self.collective()
-        elif choice < 0.9:
+        elif choice < 0.9 and not self.alike:
             self.message()
         elif self.memory:
-            for rank in range(self.ranks):
-                kind = draw.choice((NodeKind.MEM_LOAD, NodeKind.MEM_STORE))
-                self.add(rank, kind, tensor_bytes=draw.randint(1, 1 << 20))
+            self.each(self.access)
+
+    def each(self, made: Callable[[], tuple[NodeKind, dict[str, object]]]) -> None:
+        """A node on every rank, drawn once where all are alike."""
+        kind, values = made()
+        for rank in range(self.ranks):
+            if rank and not self.alike:
+                kind, values = made()
+            self.add(rank, kind, **values)
+
+    def access(self) -> tuple[NodeKind, dict[str, object]]:
+        kind = self.draw.choice((NodeKind.MEM_LOAD, NodeKind.MEM_STORE))
+        return kind, {"tensor_bytes": self.draw.randint(1, 1 << 20)}
 
     def compute(self) -> None:
         cpu = self.draw.random() < 0.15
-        for rank in range(self.ranks):
-            values = {"duration_ns": 1000 * self.draw.randint(0, 30), "is_cpu": cpu}
+
+        def made() -> tuple[NodeKind, dict[str, object]]:
+            values: dict[str, object] = {"duration_ns": 1000 * self.draw.randint(0, 30), "is_cpu": cpu}
             if self.roofline:
                 values |= {"num_ops": self.draw.randint(1, 1 << 34), "tensor_bytes": self.draw.randint(1, 1 << 24)}
-            self.add(rank, NodeKind.COMP, **values)
+            return NodeKind.COMP, values
+
+        self.each(made)
 
     def collective(self) -> None:
         draw = self.draw
