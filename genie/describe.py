@@ -59,7 +59,8 @@ def describe_testbed(testbed: Testbed) -> dict[str, Any]:
         "switches": len(testbed.nodes) - len(testbed.hosts),
         "dilation": testbed.dilation,
         "mtu_bytes": testbed.mtu,
-        "placement": list(testbed.placement),
+        "ecmp": testbed.spread.value,
+        "placement": [str(end) for end in testbed.endpoints],
         "links": [
             {
                 "a": cable.a,
@@ -69,6 +70,8 @@ def describe_testbed(testbed: Testbed) -> dict[str, Any]:
                 "real_wire_bps": testbed.wire_bps(cable),
                 "delay_ns": cable.delay_ns,
                 "buffer_bytes": cable.buffer_bytes,
+                "ecn_bytes": cable.ecn_bytes,
+                "loss_ppm": cable.loss_ppm,
             }
             for cable in testbed.cables
         ],

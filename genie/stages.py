@@ -167,20 +167,20 @@ class Lab(AbstractContextManager["Lab"]):
         return Recorder([self._fabric.tap(link) for link in links], folder)
 
     def _on_fabric(self, ranks: int, rule: ReplayRule) -> Hosting:
-        fabric, placement, links = self._fabric, self.testbed.placement, self.testbed.links()
+        fabric, ends, links = self._fabric, self.testbed.endpoints, self.testbed.links()
         routes, chosen = {}, choice(rule.transport)
         for source in range(ranks):
             for destination in range(ranks):
                 if source != destination:
                     port = chosen.source_port(ranks, source, destination, 0, rule.options)
                     routes[source, destination] = fabric.route(
-                        placement[source], placement[destination], port, chosen.port, chosen.protocol
+                        ends[source], ends[destination], port, chosen.port, chosen.protocol
                     )
         delays = {pair: sum(links[name].delay_ns for name in route) for pair, route in routes.items()}
 
         def place(rank: int) -> Place:
-            host = placement[rank]
-            return Place(fabric.address(host), lambda: fabric.enter(host), _delays_to(delays, rank))
+            end = ends[rank]
+            return Place(fabric.address(end), lambda: fabric.enter(end), _delays_to(delays, rank))
 
         places = tuple(place(rank) for rank in range(ranks))
         segments = fabric.super_packet_segments
@@ -204,17 +204,13 @@ def _delays_to(delays: dict[tuple[int, int], int], rank: int) -> dict[int, int]:
 
 def shortest_routes(testbed: Testbed, ranks: int) -> dict[tuple[int, int], tuple[str, ...]]:
     """(source rank, destination rank) -> links of a shortest path, the first of equal ones."""
-    routes = {}
+    routes, ends = {}, testbed.endpoints
     for destination in range(ranks):
-        host = testbed.placement[destination]
-        hops = testbed.next_hops(host)
+        hops = testbed.next_hops(ends[destination])
         for source in range(ranks):
             if source != destination:
-                at, way = testbed.placement[source], []
-                while at != host:
-                    way.append(f"{at}>{hops[at][0]}")
-                    at = hops[at][0]
-                routes[source, destination] = tuple(way)
+                way = testbed.follow(hops, ends[source], ends[destination], lambda _, near: near[0])
+                routes[source, destination] = way
     return routes
 
 

@@ -19,6 +19,7 @@ NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 BITS_PER_BYTE: Final = 8
+PPM_PER_PERCENT: Final = 10_000
 GIB: Final = 1 << 30
 GB: Final = 1_000_000_000
 
@@ -112,6 +113,7 @@ def transfer_ns(size_bytes: float, rate_bps: float) -> float:
 
 _RATE = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(?:bit|b)(?:/s|ps)\s*$", re.IGNORECASE)
 _SIZE = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b\s*$", re.IGNORECASE)
+_SHARE = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(%|ppm)\s*$")
 _TIME = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(ns|us|ms|s)\s*$", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TIME_NS = {"ns": 1, "us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
@@ -159,3 +161,18 @@ def parse_time_ns(text: str) -> int:
     if found is None:
         raise InputError(f"{text!r} is no duration.", fix='write a number and a unit, such as "500 ns".')
     return round(float(found[1]) * _TIME_NS[found[2].lower()])
+
+
+def parse_share_ppm(text: str) -> int:
+    """``"0.1 %"`` or ``"250 ppm"`` to parts of a million.
+
+    Raises:
+        InputError: if the text is no share with its unit, or one below a millionth that is not zero.
+    """
+    found = _SHARE.match(text)
+    if found is None:
+        raise InputError(f"{text!r} is no share.", fix='write a number and a unit, such as "0.1 %" or "250 ppm".')
+    share = float(found[1]) * (PPM_PER_PERCENT if found[2] == "%" else 1)
+    if 0 < share < 1:
+        raise InputError(f"{text!r} is less than a millionth.")
+    return round(share)

@@ -29,6 +29,17 @@ def testbed_show(file: Path, to_json: bool) -> None:
         console_of().testbed(about)
 
 
+@testbed.command("graph")
+@click.argument("file", type=PATH)
+@click.option("--format", "form", type=click.Choice(["dot", "mermaid"]), default="dot", show_default=True)
+def testbed_graph(file: Path, form: str) -> None:
+    """The testbed as a picture's source: nodes with their ranks, cables with their rates."""
+    from genie.testbed.files import load_testbed  # noqa: PLC0415
+    from genie.testbed.graph import draw  # noqa: PLC0415
+
+    click.echo(draw(load_testbed(file), form), nl=False)
+
+
 @testbed.command("up")
 @click.argument("file", type=PATH)
 def testbed_up(file: Path) -> None:

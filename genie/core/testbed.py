@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from genie.errors import InputError, RunError
 from genie.units import BITS_PER_BYTE, NS_PER_S, bps_to_gigabits
@@ -39,6 +39,9 @@ WAKE_UP_NS: Final = 5_000_000
 """Real time for which a busy machine may leave a host's process waiting for a processor."""
 
 MIN_WINDOW_BYTES: Final = 128 << 10
+PPM: Final = 1_000_000
+INTRA_HOST: Final = "intra-host"
+"""Class of the modelled links between ranks of one host."""
 
 
 class Role(StrEnum):
@@ -46,6 +49,34 @@ class Role(StrEnum):
 
     HOST = "host"
     SWITCH = "switch"
+
+
+class Spread(StrEnum):
+    """How a switch chooses among equal ways: by a flow's hash, so that few flows move when a way goes, or by packet."""
+
+    HASH = "hash"
+    RESILIENT = "resilient"
+    PER_PACKET = "per-packet"
+
+
+class Endpoint(NamedTuple):
+    """Where a rank is: a host, which of its NICs (in the order of its cables), and which place on that NIC.
+
+    Written HOST, HOST/NIC, or HOST/NIC.SLOT.
+    """
+
+    host: str
+    nic: int = 0
+    slot: int = 0
+
+    def __str__(self) -> str:
+        slot = f".{self.slot}" if self.slot else ""
+        return f"{self.host}/{self.nic}{slot}" if self.nic or slot else self.host
+
+
+def endpoint_of(name: str | Endpoint) -> Endpoint:
+    """A host's name stands for its first NIC."""
+    return name if isinstance(name, Endpoint) else Endpoint(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +97,8 @@ class Cable:
         delay_ns: one way, virtual; added at the receiving endpoint.
         buffer_bytes: of the port at each end.
         klass: cables of one class are fitted together.
+        ecn_bytes: a port marks packets while its (phantom) queue is longer than this; 0: never.
+        loss_ppm: so many packets of a million are lost at random, acknowledgements among them.
     """
 
     a: str
@@ -74,6 +107,8 @@ class Cable:
     delay_ns: int
     buffer_bytes: int
     klass: str
+    ecn_bytes: int = 0
+    loss_ppm: int = 0
 
     def direction(self, source: str) -> str:
         """Name of the directed link that leaves `source`."""
@@ -103,12 +138,14 @@ class Testbed:
     """An emulated fabric.
 
     Attributes:
-        nodes, cables: the graph; every host has exactly one cable.
-        placement: rank i runs on host `placement[i]`.
+        nodes, cables: the graph; a host has as many NICs as cables.
+        placement: rank i runs on host `placement[i]`; the ranks of a host take its NICs in turn.
         dilation: rates are divided, times multiplied by it on the real machine.
         mtu: IP bytes a packet.
         hash_ports: ECMP by addresses and ports (else by addresses only).
         congestion_control: the kernel's name of what the hosts' TCP uses; without losses it makes no difference.
+        spread: how switches choose among equal ways.
+        intra_host: what a rank sends to others on its host goes through (never on the wire); None: one rank a host.
 
     Raises:
         InputError: names that repeat or are unknown, a host without a way, a rate or size that cannot be emulated.
@@ -122,6 +159,8 @@ class Testbed:
     mtu: int = 4200
     hash_ports: bool = True
     congestion_control: str = "cubic"
+    spread: Spread = Spread.HASH
+    intra_host: LinkSpec | None = None
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -135,6 +174,7 @@ class Testbed:
             self._check_ends(cable, names)
             self._check_cable(cable)
         self._check_hosts()
+        self._check_sharing()
         self._check_ways()
 
     def _check_nodes(self) -> None:
@@ -175,6 +215,14 @@ class Testbed:
             )
         if not 0 <= cable.delay_ns <= MAX_DELAY_NS:
             raise InputError(f"a delay lies in 0 to {MAX_DELAY_NS} ns, not {cable.delay_ns}.", where=where)
+        if cable.ecn_bytes and not self.mtu <= cable.ecn_bytes < cable.buffer_bytes:
+            raise InputError(
+                f"an ECN threshold lies between a packet ({self.mtu} bytes) and the buffer ({cable.buffer_bytes}), "
+                f"not at {cable.ecn_bytes}.",
+                where=where,
+            )
+        if not 0 <= cable.loss_ppm < PPM:
+            raise InputError(f"a loss lies in 0 to 100 %, not at {cable.loss_ppm / PPM:.4%}.", where=where)
 
     def _link(self, cable: Cable) -> str:
         return f"{self.name}, link {cable.a}-{cable.b}"
@@ -183,14 +231,24 @@ class Testbed:
         hosts = set(self.hosts)
         near = self.neighbours()
         for host in self.hosts:
-            if len(near[host]) != 1:
-                raise InputError(f"host {host} has {len(near[host])} links; exactly one is supported.", where=self.name)
+            if not near[host]:
+                raise InputError(f"host {host} has no link.", where=self.name)
         for rank, host in enumerate(self.placement):
             if host not in hosts:
                 raise InputError(f"rank {rank} is placed on {host}, which is no host.", where=self.name)
-        crowded = [host for host, ranks in Counter(self.placement).items() if ranks > 1]
-        if crowded:
-            raise InputError(f"{crowded[0]} has several ranks; one a host is supported.", where=self.name)
+
+    def _check_sharing(self) -> None:
+        """Several ranks a host need a link between them, and only they do."""
+        if self.crowded and self.intra_host is None:
+            raise InputError(
+                f"{self.crowded[0]} has several ranks.",
+                where=self.name,
+                fix="say what is between them: intra_host: { rate: 3600 Gb/s, delay: 500 ns }",
+            )
+        if self.intra_host is not None and not self.crowded:
+            raise InputError("intra_host is described, but no host has several ranks.", where=self.name)
+        for cable in self._intra_links().values():
+            self._check_cable(cable)
 
     def _check_ways(self) -> None:
         """Every host reaches every other: else a run would only find out by waiting."""
@@ -206,6 +264,21 @@ class Testbed:
         """Names of the hosts, in order."""
         return tuple(node.name for node in self.nodes if node.role is Role.HOST)
 
+    @property
+    def crowded(self) -> tuple[str, ...]:
+        """Hosts with several ranks, in order of their first."""
+        return tuple(host for host, ranks in Counter(self.placement).items() if ranks > 1)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where each rank is."""
+        near, before, found = self.neighbours(), Counter[str](), []
+        for host in self.placement:
+            slot, nic = divmod(before[host], len(near[host]))
+            found.append(Endpoint(host, nic, slot))
+            before[host] += 1
+        return tuple(found)
+
     def neighbours(self) -> dict[str, list[str]]:
         """Who is cabled to whom, in order of the cables."""
         found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
@@ -213,6 +286,11 @@ class Testbed:
             found[cable.a].append(cable.b)
             found[cable.b].append(cable.a)
         return found
+
+    def switch_of(self, end: Endpoint) -> str:
+        """The node at the other end of a NIC's cable."""
+        nics = [cable for cable in self.cables if end.host in (cable.a, cable.b)]
+        return nics[end.nic].b if nics[end.nic].a == end.host else nics[end.nic].a
 
     def wire_bps(self, cable: Cable) -> int:
         """Real rate at which the shaper lets whole Ethernet frames pass, so that *payload* passes at `rate_bps`.
@@ -232,65 +310,95 @@ class Testbed:
         fastest_bps = max(self.wire_bps(cable) for cable in self.cables if cable.a in hosts or cable.b in hosts)
         return max(MIN_WINDOW_BYTES, fastest_bps * WAKE_UP_NS // (BITS_PER_BYTE * NS_PER_S))
 
-    def next_hops(self, destination: str) -> dict[str, list[str]]:
-        """For every node, the neighbours on its shortest paths to a host (through switches only)."""
+    def next_hops(self, destination: str | Endpoint) -> dict[str, list[str]]:
+        """For every node, the neighbours on its shortest paths to a host's NIC (through switches only)."""
+        end = endpoint_of(destination)
         near, hosts = self.neighbours(), set(self.hosts)
-        distance = {destination: 0}
-        queue = deque([destination])
+        distance = {end.host: 0}
+        queue = deque([end.host])
         while queue:
             at = queue.popleft()
-            if at in hosts and at != destination:
+            if at in hosts and at != end.host:
                 continue
-            for neighbour in near[at]:
+            for neighbour in [near[at][end.nic]] if at == end.host else near[at]:
                 if neighbour not in distance:
                     distance[neighbour] = distance[at] + 1
                     queue.append(neighbour)
+        passing = (distance.keys() - hosts) | {end.host}
         return {
-            node: [n for n in near[node] if distance.get(n, 1 << 30) == distance[node] - 1]
+            node: [n for n in near[node] if n in passing and distance[n] == distance[node] - 1]
             for node in distance
-            if node != destination
+            if node != end.host
         }
 
-    def route(self, source: str, destination: str, choose: Chooser) -> tuple[str, ...]:
+    def route(self, source: str | Endpoint, destination: str | Endpoint, choose: Chooser) -> tuple[str, ...]:
         """Names of the directed links from host to host, given what is chosen where there are equal ways.
 
         Raises:
             RunError: a choice that is not on a shortest way.
         """
-        hops, at, way = self.next_hops(destination), source, []
-        while at != destination:
+        return self.follow(self.next_hops(destination), source, destination, choose)
+
+    def follow(
+        self, hops: dict[str, list[str]], source: str | Endpoint, destination: str | Endpoint, choose: Chooser
+    ) -> tuple[str, ...]:
+        """The same, given the destination's `next_hops`; a host's NIC has one way out.
+
+        Raises:
+            RunError: a choice that is not on a shortest way.
+        """
+        start, end = endpoint_of(source), endpoint_of(destination)
+        if start.host == end.host:
+            return (link_name(str(start), start.host),)
+        at = self.switch_of(start)
+        way = [link_name(start.host, at)]
+        while at != end.host:
             hop = choose(at, hops[at])
             if hop not in hops[at]:
-                raise RunError(f"{at} sends to {hop}, which is on no shortest way to {destination}.", where=self.name)
+                raise RunError(f"{at} sends to {hop}, which is on no shortest way to {end.host}.", where=self.name)
             way.append(link_name(at, hop))
             at = hop
         return tuple(way)
 
     def links(self) -> dict[str, Cable]:
-        """Directed link name -> its cable."""
-        return {cable.direction(end): cable for cable in self.cables for end in (cable.a, cable.b)}
+        """Directed link name -> its cable; those between ranks of one host, too."""
+        cables = {cable.direction(end): cable for cable in self.cables for end in (cable.a, cable.b)}
+        return cables | self._intra_links()
+
+    def _intra_links(self) -> dict[str, Cable]:
+        """For each rank that shares its host, the modelled link through which it sends to the others there."""
+        if self.intra_host is None:
+            return {}
+        shared = set(self.crowded)
+        return {
+            link_name(str(end), end.host): self.intra_host.cable(str(end), end.host, INTRA_HOST)
+            for end in self.endpoints
+            if end.host in shared
+        }
 
 
 def fabric_links(testbed: Testbed) -> tuple[DirectedLink, ...]:
-    """Both directions of every cable, in the order of the cables."""
+    """Both directions of every cable, in the order of the cables; then the links between ranks of one host."""
     return tuple(
-        DirectedLink(link_name(a, b), a, b, cable.rate_bps, cable.delay_ns, cable.buffer_bytes, cable.klass)
-        for cable in testbed.cables
-        for a, b in ((cable.a, cable.b), (cable.b, cable.a))
+        DirectedLink(name, source, there, cable.rate_bps, cable.delay_ns, cable.buffer_bytes, cable.klass)
+        for name, cable in testbed.links().items()
+        for source, there in (name.split(">"),)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """What the cables of one class are like (virtual units)."""
+    """What the cables of one class are like (virtual units; see Cable)."""
 
     rate_bps: int
     delay_ns: int
     buffer_bytes: int
+    ecn_bytes: int = 0
+    loss_ppm: int = 0
 
     def cable(self, a: str, b: str, klass: str) -> Cable:
         """A cable of this kind."""
-        return Cable(a, b, self.rate_bps, self.delay_ns, self.buffer_bytes, klass)
+        return Cable(a, b, self.rate_bps, self.delay_ns, self.buffer_bytes, klass, self.ecn_bytes, self.loss_ppm)
 
 
 def leaf_spine(

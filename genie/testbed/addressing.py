@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from genie.core.testbed import Cable, Testbed, link_name
+from genie.core.testbed import Cable, Endpoint, Testbed, link_name
 
 PREFIX: Final = 30
 FIRST_INDEX: Final = 10
 _NETWORK: Final = 10 << 24
+_SLOTS: Final = (100 << 24) + (64 << 16)
+"""100.64.0.0/10: addresses of the second and later ranks on one NIC."""
+
 _LOCAL_UNICAST: Final = b"\x02\x00"
 
 
@@ -61,4 +65,19 @@ def ports(testbed: Testbed) -> tuple[Port, ...]:
 
 
 def _address(number: int) -> str:
-    return socket.inet_ntoa((_NETWORK + number).to_bytes(4, "big"))
+    return _text(_NETWORK + number)
+
+
+def _text(address: int) -> str:
+    return socket.inet_ntoa(address.to_bytes(4, "big"))
+
+
+def addresses(testbed: Testbed, found: Iterable[Port]) -> dict[Endpoint, tuple[Port, str]]:
+    """Endpoint -> its NIC's port and its own IPv4 address: every NIC of every host, and every rank's place."""
+    hosts, nics = set(testbed.hosts), dict[str, list[Port]]()
+    for port in found:
+        if port.node in hosts:
+            nics.setdefault(port.node, []).append(port)
+    told = {Endpoint(host, at): (port, port.address) for host, row in nics.items() for at, port in enumerate(row)}
+    more = (end for end in testbed.endpoints if end.slot)
+    return told | {end: (nics[end.host][end.nic], _text(_SLOTS + at)) for at, end in enumerate(more, start=1)}

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from genie.core.testbed import Node, Role, Testbed
+from genie.core.testbed import Cable, Endpoint, Node, Role, Spread, Testbed, endpoint_of, link_name
 from genie.errors import NotReadyError, RunError
 from genie.testbed import netlink
-from genie.testbed.addressing import PREFIX, Port, mac, ports
+from genie.testbed.addressing import PREFIX, Port, addresses, mac, ports
 from genie.testbed.counters import count
 from genie.testbed.namespaces import create, inside, set_namespace
 from genie.testbed.netlink import Conversation, End, Request
 from genie.testbed.routes import FlowKey, egress
-from genie.testbed.shaping import Shape, shape
+from genie.testbed.shaping import Shape, shape, shape_loopback
 
 READY_TIMEOUT_S: Final = 5.0
 SUPER_PACKET_SEGMENTS: Final = 4
@@ -33,6 +33,7 @@ HOST_QUEUE_BYTES: Final = 64 << 20
 """A host's own queue never drops: its transport waits instead."""
 
 _LOOPBACK_INDEX: Final = 1
+_FIRST_NIC_TABLE: Final = 100
 _OPERSTATE_UP: Final = 6
 _MULTIPATH_BY_CHOSEN_FIELDS: Final = 3
 _FIVE_TUPLE: Final = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
@@ -67,8 +68,10 @@ class EmulatedFabric:
         self._namespaces: dict[str, int] = {}
         self._conversations: dict[str, Conversation] = {}
         self._ports: dict[str, list[Port]] = {node.name: [] for node in testbed.nodes}
-        for port in ports(testbed):
+        found = ports(testbed)
+        for port in found:
             self._ports[port.node].append(port)
+        self._ends = addresses(testbed, found)
         self._towards = {(port.node, port.peer): port for row in self._ports.values() for port in row}
         self._behind = {(port.node, port.index): port.peer for row in self._ports.values() for port in row}
 
@@ -100,6 +103,8 @@ class EmulatedFabric:
             raise
 
     def _build(self) -> None:
+        if self.testbed.spread is not Spread.HASH or any(c.ecn_bytes or c.loss_ppm for c in self.testbed.cables):
+            raise NotReadyError("ECN marks, losses and other ECMP than by hash cannot be emulated yet.")
         for node in self.testbed.nodes:
             self._create(node)
         for name, conversation in self._conversations.items():
@@ -123,13 +128,13 @@ class EmulatedFabric:
         """Descriptor of a node's namespace."""
         return self._namespaces[node]
 
-    def enter(self, node: str) -> None:
+    def enter(self, node: str | Endpoint) -> None:
         """Move the calling thread into a node's namespace for good."""
-        set_namespace(self._namespaces[node])
+        set_namespace(self._namespaces[endpoint_of(node).host])
 
-    def address(self, host: str) -> str:
-        """A host's IPv4 address."""
-        return self._ports[host][0].address
+    def address(self, host: str | Endpoint) -> str:
+        """The IPv4 address of a host's first NIC, or of a place on one of them."""
+        return self._ends[endpoint_of(host)][1]
 
     def tap(self, link: str) -> tuple[str, Callable[[], None], str]:
         """Where a directed link's packets leave: its name, how to enter that namespace, the interface."""
@@ -187,19 +192,42 @@ class EmulatedFabric:
             yield from shape(port.index, Shape(self.testbed.wire_bps(port.cable), queue_bytes, self.testbed.mtu))
             yield netlink.up(port.index)
             yield netlink.neighbour(port.index, port.peer_address, mac(port.peer_address))
+        yield from self._places(node)
+
+    def _places(self, host: str) -> Iterator[Request]:
+        """The addresses of a host's further ranks, and what is between all of its ranks."""
+        places = [(end, port, address) for end, (port, address) in self._ends.items() if end.host == host]
+        for end, port, address in places:
+            if end.slot:
+                yield netlink.address(port.index, address, 32)
+        spec = self.testbed.intra_host
+        if spec is not None and host in self.testbed.crowded:
+            yield netlink.resize(_LOOPBACK_INDEX, self.testbed.mtu, SUPER_PACKET_SEGMENTS)
+            wire_bps = self.testbed.wire_bps(Cable("", "", spec.rate_bps, spec.delay_ns, spec.buffer_bytes, ""))
+            wanted = Shape(wire_bps, spec.buffer_bytes, self.testbed.mtu)
+            yield from shape_loopback(_LOOPBACK_INDEX, [address for _, _, address in places], wanted)
 
     def _routes(self) -> dict[str, list[Request]]:
-        """Every switch knows every host by all shortest ways; a host sends everything to its switch."""
+        """Every switch knows every NIC by all shortest ways; what leaves a host leaves by the NIC it is from."""
         routes: dict[str, list[Request]] = {node: [] for node in self._ports}
-        metrics = self._host_metrics()
         for host in self.testbed.hosts:
-            port = self._ports[host][0]
-            routes[host].append(netlink.route(*_ANYWHERE, [(port.peer_address, port.index)], metrics))
-            for node, hops in self.testbed.next_hops(host).items():
-                if node not in self._hosts and hops != [host]:
+            routes[host] += self._host_routes(host)
+        for end, (_, address) in self._ends.items():
+            for node, hops in self.testbed.next_hops(end).items():
+                if node not in self._hosts and (hops != [end.host] or end.slot):
                     ways = [(far.peer_address, far.index) for far in (self._towards[node, hop] for hop in hops)]
-                    routes[node].append(netlink.route(self.address(host), 32, ways, {}))
+                    routes[node].append(netlink.route(address, 32, ways, {}))
         return routes
+
+    def _host_routes(self, host: str) -> Iterator[Request]:
+        """To its switch; of several NICs each has a table of its own, for what its addresses send."""
+        row, metrics = self._ports[host], self._host_metrics()
+        yield netlink.route(*_ANYWHERE, [(row[0].peer_address, row[0].index)], metrics)
+        for at, port in enumerate(row[1:], start=_FIRST_NIC_TABLE):
+            yield netlink.route(*_ANYWHERE, [(port.peer_address, port.index)], metrics, at)
+            for where, address in self._ends.values():
+                if where is port:
+                    yield netlink.rule(address, at)
 
     def _host_metrics(self) -> dict[int, bytes]:
         """Of a host's one route; congestion control is here since a namespace's sysctl does not take all kinds."""
@@ -228,15 +256,20 @@ class EmulatedFabric:
             states[index] = dict(netlink.attributes(body, netlink.INTERFACE.size)).get(netlink.IFLA_OPERSTATE)
         return [port.name for port in self._ports[node] if states.get(port.index) != bytes([_OPERSTATE_UP])]
 
-    def route(self, source: str, destination: str, sport: int, dport: int, protocol: int = 6) -> tuple[str, ...]:
+    def route(
+        self, source: str | Endpoint, destination: str | Endpoint, sport: int, dport: int, protocol: int = 6
+    ) -> tuple[str, ...]:
         """Names of the directed links that a flow takes, asked of every switch's routing table; sends nothing.
 
         Raises:
             RunError: a switch has no route, or the way does not end.
         """
+        start, end = endpoint_of(source).host, endpoint_of(destination).host
+        if start == end:
+            return (link_name(str(source), start),)
         flow = FlowKey(self.address(source), self.address(destination), protocol, sport, dport)
-        at, came_from, way = source, 0, []
-        while at != destination:
+        at, came_from, way = start, 0, []
+        while at != end:
             port = self._egress(at, came_from, flow)
             way.append(port.link)
             at, came_from = port.peer, self._towards[port.peer, at].index

@@ -2,118 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
-from genie.core.testbed import (
-    MAX_MTU,
-    MAX_NODES,
-    MIN_MTU,
-    Cable,
-    LinkSpec,
-    Node,
-    Role,
-    Testbed,
-    leaf_spine,
-    single_switch,
-)
+from genie.core.testbed import MAX_MTU, MIN_MTU, Cable, LinkSpec, Role, Spread, Testbed
 from genie.errors import InputError
 from genie.formats.textfile import read_yaml, wrong_fields
-from genie.units import parse_rate_bps, parse_size_bytes, parse_time_ns
+from genie.testbed.shapes import Duration, Model, Rate, Shape, Share, Size
+
+MAX_RANKS_PER_HOST = 64
+DEFAULT_BUFFER_BYTES = 4 << 20
 
 
-def _unit(parse: Any) -> BeforeValidator:
-    def convert(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError("write a number with its unit, in quotes")  # noqa: TRY004 - pydantic wants ValueError
-        try:
-            return parse(value)
-        except InputError as error:
-            raise ValueError(str(error)) from error
+class LinkFile(Model):
+    """One class of links: rate of full packets' payload, one-way delay, and of a port: buffer, ECN threshold, loss."""
 
-    return BeforeValidator(convert, json_schema_input_type=str)
+    rate: Rate | None = Field(None, description="may be missing only where oversubscription says it")
+    delay: Duration = 0
+    buffer: Size = DEFAULT_BUFFER_BYTES
+    ecn: Size = Field(0, description="mark packets while the queue is longer than this; missing: never")
+    loss: Share = Field(0, description="of all packets, at random")
 
-
-Rate = Annotated[int, _unit(parse_rate_bps)]
-Size = Annotated[int, _unit(parse_size_bytes)]
-Duration = Annotated[int, _unit(parse_time_ns)]
+    def spec(self, rate_bps: int) -> LinkSpec:
+        """As a core value."""
+        return LinkSpec(rate_bps, self.delay, self.buffer, self.ecn, self.loss)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class CableFile(Model):
+    """What one cable has that its class has not."""
+
+    rate: Rate | None = None
+    delay: Duration | None = None
+    buffer: Size | None = None
+    ecn: Size | None = None
+    loss: Share | None = None
+
+    def change(self, cable: Cable) -> Cable:
+        """The cable with that; it becomes a class of its own, since cables of a class are fitted together."""
+        told = {
+            "rate_bps": self.rate,
+            "delay_ns": self.delay,
+            "buffer_bytes": self.buffer,
+            "ecn_bytes": self.ecn,
+            "loss_ppm": self.loss,
+        }
+        changes: dict[str, Any] = {key: value for key, value in told.items() if value is not None}
+        return replace(cable, klass=f"{cable.a}-{cable.b}", **changes)
 
 
-class LinkFile(_Model):
-    """One class of links: rate of full packets' payload, one-way delay, buffer a port."""
+class IntraHostFile(Model):
+    """What is between ranks of one host (NVLink and the like): each sends at this rate, never on the wire."""
 
     rate: Rate
     delay: Duration = 0
-    buffer: Size = 4 << 20
 
     def spec(self) -> LinkSpec:
         """As a core value."""
-        return LinkSpec(self.rate, self.delay, self.buffer)
+        return LinkSpec(self.rate, self.delay, 64 << 20)
 
 
-class LeafSpineFile(_Model):
-    """Two-tier Clos: `hosts` in all, or so many on each leaf."""
-
-    kind: Literal["leaf-spine"]
-    hosts: int | None = Field(None, ge=2, le=1024)
-    hosts_per_leaf: int | None = Field(None, ge=1, le=1024)
-    leaves: int = Field(ge=1, le=64)
-    spines: int = Field(ge=1, le=64)
-
-    @model_validator(mode="after")
-    def _one_count(self) -> Self:
-        if (self.hosts is None) == (self.hosts_per_leaf is None):
-            raise ValueError("say either hosts or hosts_per_leaf")
-        return self
-
-    @property
-    def total(self) -> int:
-        """How many hosts there are."""
-        return self.hosts if self.hosts is not None else (self.hosts_per_leaf or 0) * self.leaves
-
-
-class SingleSwitchFile(_Model):
-    """All hosts on one switch."""
-
-    kind: Literal["single-switch"]
-    hosts: int = Field(ge=2, le=1024)
-
-
-class CustomFile(_Model):
-    """Any graph: link ends as pairs, each with a class of `links`."""
-
-    kind: Literal["custom"]
-    hosts: list[str] = Field(min_length=1, max_length=MAX_NODES)
-    switches: list[str] = Field(max_length=MAX_NODES)
-    cables: list[tuple[str, str, str]] = Field(description="[end, end, link class]")
-
-
-class TestbedFile(_Model):
+class TestbedFile(Model):
     """A testbed file."""
 
     __test__ = False
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     kind: Literal["emulated"]
-    topology: LeafSpineFile | SingleSwitchFile | CustomFile = Field(discriminator="kind")
+    topology: Shape = Field(discriminator="kind")
     links: dict[str, LinkFile] = Field(
-        description="link class -> what its links are like: host, and fabric where there are spines, or those of cables"
+        description="link class -> what its links are like: host, fabric (leaf-spine), core (spine-core), bottleneck, "
+        "or those that a custom topology's cables name"
+    )
+    cables: dict[str, CableFile] = Field(
+        default_factory=dict, description='"END-END" -> what that one cable has other than its class'
     )
     dilation: int = Field(1000, ge=1, le=1_000_000)
     mtu: int = Field(4200, ge=MIN_MTU, le=MAX_MTU)
+    ecmp: Spread = Field(Spread.HASH, description="how switches choose among equal ways")
     ecmp_seed: int = Field(7, ge=1, le=1 << 30)
     ecmp_hash: Literal["5-tuple", "addresses"] = "5-tuple"
     congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_-]{1,15}$", description="of the hosts' TCP")
-    placement: list[str] | None = Field(None, description="rank i runs on placement[i]; default: rank i on host i")
+    ranks_per_host: int = Field(1, ge=1, le=MAX_RANKS_PER_HOST)
+    intra_host: IntraHostFile | None = Field(None, description="needed where a host has several ranks")
+    placement: list[str] | None = Field(
+        None, description="rank i runs on placement[i]; default: the first ranks_per_host ranks on the first host, ..."
+    )
 
     def testbed(self) -> Testbed:
         """As a core value, checked."""
-        nodes, cables = self._graph()
+        nodes, cables = self.topology.graph(self._link, self.ecmp_seed)
         unused = sorted(self.links.keys() - {cable.klass for cable in cables})
         if unused:
             raise InputError(f"links.{unused[0]} is described, but no link is of that class.", fix="remove it.")
@@ -121,30 +101,44 @@ class TestbedFile(_Model):
         return Testbed(
             name=self.name,
             nodes=nodes,
-            cables=cables,
-            placement=tuple(self.placement or hosts),
+            cables=tuple(self._changed(cables)),
+            placement=self._placement(hosts),
             dilation=self.dilation,
             mtu=self.mtu,
             hash_ports=self.ecmp_hash == "5-tuple",
             congestion_control=self.congestion_control,
+            spread=self.ecmp,
+            intra_host=self.intra_host.spec() if self.intra_host else None,
         )
 
-    def _link(self, klass: str) -> LinkSpec:
+    def _placement(self, hosts: list[str]) -> tuple[str, ...]:
+        if self.placement is None:
+            return tuple(host for host in hosts for _ in range(self.ranks_per_host))
+        if self.ranks_per_host > 1:
+            raise InputError("placement and ranks_per_host are both given.", fix="remove one of them.")
+        return tuple(self.placement)
+
+    def _link(self, klass: str, rate_bps: int | None = None) -> LinkSpec:
+        """What links of a class are like; their rate is the file's, or else the one that follows from a ratio."""
         if klass not in self.links:
             raise InputError(f"links of class {klass!r} are used but not described.", fix=f"add links.{klass}.")
-        return self.links[klass].spec()
+        told_bps = self.links[klass].rate
+        if told_bps is not None and rate_bps is not None:
+            raise InputError(f"oversubscription gives the rate of links.{klass}.", fix="remove one of the two.")
+        rate_bps = told_bps if rate_bps is None else rate_bps
+        if rate_bps is None:
+            raise InputError(f"links.{klass}.rate is missing.", fix='add it, such as rate: "200 Gb/s".')
+        return self.links[klass].spec(rate_bps)
 
-    def _graph(self) -> tuple[tuple[Node, ...], tuple[Cable, ...]]:
-        shape = self.topology
-        if isinstance(shape, LeafSpineFile):
-            return leaf_spine(
-                shape.total, shape.leaves, shape.spines, self._link("host"), self._link("fabric"), self.ecmp_seed
-            )
-        if isinstance(shape, SingleSwitchFile):
-            return single_switch(shape.hosts, self._link("host"), self.ecmp_seed)
-        nodes = [Node(name, Role.HOST) for name in shape.hosts]
-        nodes += [Node(name, Role.SWITCH, self.ecmp_seed + at) for at, name in enumerate(shape.switches)]
-        return tuple(nodes), tuple(self._link(klass).cable(a, b, klass) for a, b, klass in shape.cables)
+    def _changed(self, cables: Iterable[Cable]) -> list[Cable]:
+        """The cables, with what the file says about some of them by name."""
+        left, changed = dict(self.cables), []
+        for cable in cables:
+            told = left.pop(f"{cable.a}-{cable.b}", None) or left.pop(f"{cable.b}-{cable.a}", None)
+            changed.append(told.change(cable) if told else cable)
+        if left:
+            raise InputError(f"cables.{min(left)} is described, but there is no such cable.", fix="genie testbed show")
+        return changed
 
 
 def parse_testbed(content: Any, where: str) -> Testbed:

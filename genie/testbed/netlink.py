@@ -21,6 +21,7 @@ NEW_LINK, GET_LINK = 16, 18
 NEW_ADDRESS: Final = 20
 NEW_ROUTE, GET_ROUTE = 24, 26
 NEW_NEIGHBOUR: Final = 28
+NEW_RULE: Final = 32
 GET_QDISC: Final = 38
 ERROR, DONE = 2, 3
 
@@ -45,8 +46,9 @@ _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, _RTA_GATEWAY, _RTA_METRICS, _RTA_MULTIPATH = 1, 2, 3, 4, 5, 8, 9
 _NDA_DST, _NDA_LLADDR = 1, 2
+_FRA_SRC, _TO_TABLE = 2, 1
 _NUD_PERMANENT: Final = 0x80
-_TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
+TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 
 BATCH: Final = 64
 """Requests a system call: their answers fit any socket's receive buffer."""
@@ -124,6 +126,12 @@ def up(index: int) -> Request:
     return Request(NEW_LINK, 0, INTERFACE.pack(0, 0, index, IFF_UP, IFF_UP), f"switching on interface {index}")
 
 
+def resize(index: int, mtu: int, gso_segments: int) -> Request:
+    """Give an interface, such as a loopback, another MTU and length of super-packets."""
+    body = INTERFACE.pack(0, 0, index, 0, 0) + number(IFLA_MTU, mtu) + number(_IFLA_GSO_MAX_SEGS, gso_segments)
+    return Request(NEW_LINK, 0, body, f"resizing interface {index}")
+
+
 def address(index: int, ip: str, prefix: int) -> Request:
     """Give an interface an IPv4 address."""
     packed = socket.inet_aton(ip)
@@ -139,9 +147,17 @@ def neighbour(index: int, ip: str, mac: bytes) -> Request:
     return Request(NEW_NEIGHBOUR, CREATE, body, f"setting neighbour {ip}")
 
 
-def route(destination: str, prefix: int, ways: Sequence[tuple[str, int]], metrics: dict[int, bytes]) -> Request:
+def rule(source: str, table: int) -> Request:
+    """What is sent from an address is routed by a table of its own."""
+    body = ROUTE.pack(socket.AF_INET, 0, 32, 0, table, 0, 0, _TO_TABLE, 0)
+    return Request(NEW_RULE, CREATE | EXCLUSIVE, body + attribute(_FRA_SRC, socket.inet_aton(source)), "adding a rule")
+
+
+def route(
+    destination: str, prefix: int, ways: Sequence[tuple[str, int]], metrics: dict[int, bytes], table: int = TABLE_MAIN
+) -> Request:
     """A route to a prefix by one or several (gateway, interface) of equal weight; metrics by RTAX_* number."""
-    body = ROUTE.pack(socket.AF_INET, prefix, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
+    body = ROUTE.pack(socket.AF_INET, prefix, 0, 0, table, _PROTOCOL_BOOT, 0, _UNICAST, 0)
     if prefix:
         body += attribute(RTA_DST, socket.inet_aton(destination))
     if len(ways) == 1:

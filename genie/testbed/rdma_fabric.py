@@ -66,6 +66,8 @@ class RdmaFabric(EmulatedFabric):
                 where=testbed.name,
                 fix="genie testbed up --kind rdma-vm FILE -- COMMAND",
             )
+        if testbed.crowded or any(len(testbed.neighbours()[h]) > 1 for h in testbed.hosts):
+            raise InputError("several NICs or ranks a host are not supported in the rdma-lab.", where=testbed.name)
         super().__init__(testbed)
         self._impairment = impairment or Impairment()
         self._rules: list[list[str]] = []

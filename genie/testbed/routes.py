@@ -45,8 +45,7 @@ def egress(table: Conversation, flow: FlowKey, iif: int = 0) -> int:
     Raises:
         RunError: no route.
     """
-    source = _WHOLE if iif else 0
-    body = ROUTE.pack(socket.AF_INET, _WHOLE, source, 0, 0, 0, 0, 0, _LOOK_UP) + _attributes(flow, iif)
+    body = ROUTE.pack(socket.AF_INET, _WHOLE, _WHOLE, 0, 0, 0, 0, 0, _LOOK_UP) + _attributes(flow, iif)
     try:
         answer = table.ask(Request(GET_ROUTE, 0, body, flow.destination))
     except OSError as error:
@@ -58,9 +57,9 @@ def egress(table: Conversation, flow: FlowKey, iif: int = 0) -> int:
 
 
 def _attributes(flow: FlowKey, iif: int) -> bytes:
-    told = attribute(RTA_DST, socket.inet_aton(flow.destination))
+    told = attribute(RTA_DST, socket.inet_aton(flow.destination)) + attribute(RTA_SRC, socket.inet_aton(flow.source))
     if iif:
-        told += attribute(RTA_SRC, socket.inet_aton(flow.source)) + number(RTA_IIF, iif)
+        told += number(RTA_IIF, iif)
     told += attribute(_RTA_IP_PROTO, bytes([flow.protocol]))
     ports = ((_RTA_SPORT, flow.sport), (_RTA_DPORT, flow.dport))
     return told + b"".join(attribute(kind, struct.pack("!H", port)) for kind, port in ports)

@@ -6,11 +6,13 @@ message is laid out once and copied with the port's number in it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyroute2 import IPBatch
 from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
@@ -68,23 +70,39 @@ def _laid_out(wanted: Shape) -> tuple[Request, ...]:
     Small packets are not charged to the link: TCP acknowledges every other packet, a NIC once a message, and the
     difference (0.4 % of a link used both ways) is TCP's, not the modelled network's.
     """
-    batch, frame = IPBatch(), wanted.mtu + ETHERNET_BYTES
+    with contextlib.closing(IPBatch()) as batch:
+        batch.tc("add", "htb", 0, _ROOT, default=_BULK)
+        _class(batch, (_BULK, _BULK_QUEUE), wanted, wanted.wire_bps, prio=1)
+        _class(batch, (_SMALL, _SMALL_QUEUE), wanted, max(wanted.wire_bps // 10, MIN_REAL_BPS), prio=0)
+        for place, (keys, target) in enumerate(_RULES, start=1):
+            _rule(batch, place, keys, target)
+        return tuple(_requests(bytes(batch.batch)))
+
+
+def shape_loopback(index: int, sources: Sequence[str], wanted: Shape) -> Iterator[Request]:
+    """What to ask for so that what each address sends to its own host is shaped for itself; small packets are not."""
+    with contextlib.closing(IPBatch()) as batch:
+        batch.tc("add", "htb", index, _ROOT, default=0)
+        _rule(batch, 1, ("0x0000/0xff00+2",), _ROOT, index)
+        for at, source in enumerate(sources, start=1):
+            _class(batch, (_ROOT + at, at + 1 << 16), wanted, wanted.wire_bps, prio=0, index=index)
+            address = int.from_bytes(socket.inet_aton(source), "big")
+            _rule(batch, 2, (f"{address:#010x}/0xffffffff+12",), _ROOT + at, index)
+        yield from _requests(bytes(batch.batch))
+
+
+def _class(batch: Any, names: tuple[int, int], wanted: Shape, rate_bps: int, prio: int, index: int = 0) -> None:
+    """A class and its queue, of those names."""
+    frame, rate = wanted.mtu + ETHERNET_BYTES, f"{rate_bps}bit"
     burst = max(2 * frame, wanted.wire_bps * BURST_NS // (BITS_PER_BYTE * NS_PER_S))
     common = {"burst": burst, "cburst": burst, "quantum": frame}
-    bulk, small = f"{wanted.wire_bps}bit", f"{max(wanted.wire_bps // 10, MIN_REAL_BPS)}bit"
-    try:
-        batch.tc("add", "htb", 0, _ROOT, default=_BULK)
-        batch.tc("add-class", "htb", 0, _BULK, parent=_ROOT, rate=bulk, ceil=bulk, prio=1, **common)
-        batch.tc("add-class", "htb", 0, _SMALL, parent=_ROOT, rate=small, ceil=small, prio=0, **common)
-        batch.tc("add", "bfifo", 0, _BULK_QUEUE, parent=_BULK, limit=wanted.queue_bytes)
-        batch.tc("add", "bfifo", 0, _SMALL_QUEUE, parent=_SMALL, limit=wanted.queue_bytes)
-        for place, (keys, target) in enumerate(_RULES, start=1):
-            batch.tc(
-                "add-filter", "u32", 0, parent=_ROOT, prio=place, protocol=_ETH_P_IP, target=target, keys=list(keys)
-            )
-        return tuple(_requests(bytes(batch.batch)))
-    finally:
-        batch.close()
+    batch.tc("add-class", "htb", index, names[0], parent=_ROOT, rate=rate, ceil=rate, prio=prio, **common)
+    batch.tc("add", "bfifo", index, names[1], parent=names[0], limit=wanted.queue_bytes)
+
+
+def _rule(batch: Any, place: int, keys: Sequence[str], target: int, index: int = 0) -> None:
+    common = {"parent": _ROOT, "prio": place, "protocol": _ETH_P_IP}
+    batch.tc("add-filter", "u32", index, target=target, keys=list(keys), **common)
 
 
 def _requests(data: bytes) -> Iterator[Request]:

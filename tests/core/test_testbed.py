@@ -54,6 +54,11 @@ def test_wire_rate_makes_room_for_frames():
         {"cables": made_cables(delay_ns=-1)},
         {"cables": made_cables(delay_ns=2_000_000_000)},
         {"cables": made_cables(rate_bps=20_000_000_000_000)},
+        {"cables": made_cables(ecn_bytes=100)},
+        {"cables": made_cables(ecn_bytes=2 << 20)},
+        {"cables": made_cables(loss_ppm=1_000_000)},
+        {"intra_host": LINK},
+        {"intra_host": LinkSpec(20_000_000_000_000, 0, 1 << 20), "placement": ("h0", "h0")},
     ],
 )
 def test_out_of_range_is_refused(changes):
@@ -61,9 +66,9 @@ def test_out_of_range_is_refused(changes):
         made(**changes)
 
 
-def test_a_host_has_exactly_one_link():
+def test_a_host_without_a_link_is_refused():
     nodes, cables = single_switch(2, LINK, 1)
-    with pytest.raises(InputError, match="0 links"):
+    with pytest.raises(InputError, match="has no link"):
         core.Testbed("t", nodes, cables[:1], ("h0",))
 
 
