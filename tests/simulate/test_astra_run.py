@@ -19,6 +19,7 @@ from genie.lower import lower
 from genie.patterns import collective, generate
 from genie.simulate import astra
 from genie.simulate.astra import AstraSim
+from genie.simulate.astra_binary import FrontEnd
 from genie.simulate.astra_process import Limits
 from genie.simulate.builtin import simulate as builtin
 from genie.simulate.compare import first_parting
@@ -181,6 +182,49 @@ def check_messages(work, model, found):
     assert rows[0] == rows[1]
     assert first_parting(ours, theirs) is None
     assert "the same iteration time" in theirs.notes[-1]
+
+
+NS3 = """
+# ASTRA-sim + NS3
+given = dict(word[2:].split("=") for word in sys.argv[1:])
+settings = dict(line.split(" ", 1) for line in open(given["network-configuration"]))
+assert open(settings["TOPOLOGY_FILE"].strip()).readline() == "5 1 4\\n"
+open(settings["FCT_OUTPUT_FILE"].strip(), "w").write(
+    "0b000001 0b000101 10000 100 65536 1000 4000 3000\\n0b000101 0b000201 10000 100 65536 2000 4000 3000\\n"
+    "0b000001 0b000101 10001 100 65536 3000 4000 3000\\n")
+for rank in range(4):
+    print(f"sys[{rank}] finished, 9000 cycles")
+"""
+
+HTSIM = """
+# HTSimNetworkApi
+assert sys.argv[-3:] == ["--htsim_opts", "-topo", "topology.topo"] and os.path.exists("topology.topo")
+print("Send flow 1 from 0 to 1 with size 65536\\nFlow tcp finished at 0.005\\nFinish sending flow 1 from 0 to 1")
+for rank in range(4):
+    print(f"sys[{rank}] finished, 9000 cycles")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "rows"),
+    [
+        (NS3, [(0, 1, 0, 10000, 1000, 5000), (1, 2, 0, 10000, 2000, 6000), (0, 1, 1, 10001, 3000, 7000)]),
+        (HTSIM, [(0, 1, 0, 1, UNKNOWN, 5000)]),
+    ],
+    ids=["ns3", "htsim"],
+)
+def test_flows_of_packet_simulators_become_messages(tmp_path, code, rows):
+    program = fake(tmp_path, code)
+    text = program.read_text().replace("CongestionUnawareNetworkApi ", "")
+    program.write_text(text)
+    kind = FrontEnd.NS3 if code == NS3 else FrontEnd.HTSIM
+    using = AstraSim(program, kind)
+    timeline = astra.simulate(schedule("all_reduce"), network(Topology.SWITCH), tmp_path / "a", using).timeline
+    messages = timeline.messages
+    names = ("src", "dst", "index", "flow", "posted_ns", "delivered_ns")
+    assert list(zip(*(getattr(messages, name).tolist() for name in names), strict=True)) == rows
+    with pytest.raises(InputError, match="single Switch"):
+        astra.simulate(schedule("all_reduce"), network(Topology.RING), tmp_path / "b", using)
 
 
 def test_messages_in_place_of_collectives_tell_when_each_was_sent(tmp_path):
