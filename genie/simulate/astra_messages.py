@@ -51,7 +51,7 @@ class AsMessages:
         return (
             f"messages in place of collectives{local}: by the builtin simulator the iteration takes "
             f"{self.with_messages_ns:,} ns with messages, {self.with_collectives_ns:,} ns with collectives "
-            f"({self.error:+.2%}): one send is in flight a rank"
+            f"({self.error:+.2%}; ASTRA-sim keeps one send in flight a rank)"
         )
 
     @property

@@ -176,7 +176,10 @@ def _pyverbs() -> Check:
 def _astra_sim() -> Check:
     named = os.environ.get("GENIE_ASTRA_SIM")
     if named:
-        usable = os.access(named, os.X_OK) and Path(named).is_file()
+        place = Path(named)
+        usable = os.access(place, os.X_OK) and (
+            place.is_file() or any(next(place.rglob(name), None) for name in ASTRA_SIM_NAMES)
+        )
         fix = "" if usable else "export GENIE_ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Aware"
         return Check("ASTRA-sim", "ok" if usable else "bad", f"GENIE_ASTRA_SIM={named}", fix)
     found = [path for name in ASTRA_SIM_NAMES if (path := shutil.which(name))]

@@ -22,3 +22,14 @@ def test_a_look_that_fails_is_told_not_raised(monkeypatch):
     monkeypatch.setattr(doctor, "_congestion_control", broken)
     (check,) = [check for check in doctor.examine() if "no /proc here" in check.found]
     assert check.status == "lack"
+
+
+def test_astra_sim_may_be_named_by_its_folder(tmp_path, monkeypatch):
+    def status():
+        return next(check.status for check in examine() if check.name == "ASTRA-sim")
+
+    monkeypatch.setenv("GENIE_ASTRA_SIM", str(tmp_path))
+    assert status() == "bad"
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "AstraSim_Analytical_Congestion_Aware").touch(0o755)
+    assert status() == "ok"
