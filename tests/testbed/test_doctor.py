@@ -26,7 +26,7 @@ def test_a_look_that_fails_is_told_not_raised(monkeypatch):
 
 def test_astra_sim_may_be_named_by_its_folder(tmp_path, monkeypatch):
     def status():
-        return next(check.status for check in examine() if check.name == "ASTRA-sim")
+        return next(check.status for check in doctor.examine() if check.name == "ASTRA-sim")
 
     monkeypatch.setenv("GENIE_ASTRA_SIM", str(tmp_path))
     assert status() == "bad"
