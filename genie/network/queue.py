@@ -10,6 +10,14 @@ from typing import Any
 from genie.errors import InputError, InternalError
 
 
+def zero_delay() -> InputError:
+    """What ASTRA-sim aborts on."""
+    return InputError(
+        "something takes no time at tick 0, on which ASTRA-sim aborts.",
+        fix="set endpoint-delay to at least 1 ns, or start with a node that takes time.",
+    )
+
+
 class EventQueue:
     """Ticks in ascending order, callbacks of one tick first in first out.
 
@@ -51,10 +59,7 @@ class EventQueue:
         while self._ticks:
             tick = self._ticks[0]
             if tick == 0 and self._strict_zero:
-                raise InputError(
-                    "something takes no time at tick 0, on which ASTRA-sim aborts.",
-                    fix="set endpoint-delay to at least 1 ns, or start with a node that takes time.",
-                )
+                raise zero_delay()
             self.now_ns = tick
             callbacks = self._callbacks[tick]
             while callbacks:

@@ -1,6 +1,7 @@
 """The builtin simulator: ASTRA-sim's cycles by the cheapest path that provably gives them.
 
 symmetric: one rank is stepped for all that do the same (quotient.py), where that can be proved;
+compiled: every rank is simulated by compiled code over arrays (kernel.py), for what is large;
 plain: every rank's engine is stepped (plain.py), which is what the others are held against.
 """
 
@@ -14,6 +15,7 @@ from genie.core.netmodel import DimensionModel, NetworkModel
 from genie.core.schedule import Collective, OpKind, Schedule, StepKind, TokenProgram
 from genie.core.timeline import Timeline
 from genie.errors import InputError
+from genie.simulate.compiled import Refused, simulate_compiled, why_not
 from genie.simulate.outcome import Outcome
 from genie.simulate.plain import simulate_plainly
 from genie.simulate.quotient import simulate_quotient
@@ -21,10 +23,16 @@ from genie.simulate.symmetry import find_symmetry
 from genie.simulate.ties import Unproven
 
 ENVIRONMENT: Final = "GENIE_SIMULATE_PATH"
-"""Forces a path: auto, plain or symmetric."""
+"""Forces a path: auto, plain, symmetric or compiled."""
 
 FEW_MESSAGES: Final = 2_000
 """Below this, looking for symmetry costs more than it saves."""
+
+COMPILED_MESSAGES: Final = 30_000
+"""From here on the compiled path pays for importing numba,"""
+
+COMPILING_MESSAGES: Final = 400_000
+"""and from here on for compiling, which takes half a minute, once a machine."""
 
 KEPT_MESSAGES: Final = 1_000_000
 """A timeline with more messages than this leaves them out: ranks and operators say enough, and tables stay small."""
@@ -36,6 +44,7 @@ class Way(StrEnum):
     AUTO = "auto"
     PLAIN = "plain"
     SYMMETRIC = "symmetric"
+    COMPILED = "compiled"
 
 
 def simulate(schedule: Schedule, network: NetworkModel, *, strict: bool = True, way: Way | None = None) -> Timeline:
@@ -91,6 +100,12 @@ class _Choice:
                 return outcome
             if self.way is Way.SYMMETRIC:
                 raise InputError(f"the symmetric path cannot be taken: {self.notes[-1]}")
+        if self.way is Way.COMPILED or (self.way is Way.AUTO and self.messages > COMPILED_MESSAGES):
+            outcome = self._compiled()
+            if outcome is not None:
+                return outcome
+            if self.way is Way.COMPILED:
+                raise InputError(f"the compiled path cannot be taken: {self.notes[-1]}")
         self.notes.append("path: plain (every rank was simulated).")
         self._note_messages()
         return simulate_plainly(self.schedule, self.network, strict_zero=self.strict, keep_messages=self.keep_messages)
@@ -119,6 +134,35 @@ class _Choice:
         self.notes.append(f"path: symmetric ({classes} of {symmetry.ranks} ranks stand for all, as was proved).")
         self._note_messages()
         return outcome
+
+    def _compiled(self) -> Outcome | None:
+        """None where the tables cannot hold the job, or compiling would take longer than it saves."""
+        network = self.network
+        reason = "the network is a fabric of links"
+        if isinstance(network, DimensionModel):
+            reason = why_not(self.schedule, network) or self._not_compiled()
+        if reason or not isinstance(network, DimensionModel):
+            self.notes.append(f"not compiled: {reason}.")
+            return None
+        try:
+            outcome = simulate_compiled(
+                self.schedule, network, strict_zero=self.strict, keep_messages=self.keep_messages
+            )
+        except Refused:
+            self.notes.append("not compiled: a message cannot be sent.")
+            return None
+        self.notes.append("path: compiled (every rank was simulated).")
+        self._note_messages()
+        return outcome
+
+    def _not_compiled(self) -> str:
+        try:
+            from genie.simulate import kernel  # noqa: PLC0415 - imports numba, which takes half a second
+        except ImportError:
+            return "numba is not installed"
+        if self.way is Way.COMPILED or self.messages > COMPILING_MESSAGES or kernel.is_cached():
+            return ""
+        return "compiling would take longer than it saves"
 
 
 def count_messages(schedule: Schedule) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,20 @@ class RankRecord:
         return _column(self.issued, rows), _column(self.done, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayRecord:
+    """The same as arrays by row."""
+
+    issue_ns: Places
+    done_ns: Places
+    finish_ns: int
+    compute_ns: int
+
+    def columns(self, rows: int) -> tuple[Places, Places]:
+        """See RankRecord."""
+        return self.issue_ns[:rows], self.done_ns[:rows]
+
+
 def _column(times: dict[int, int], rows: int) -> Places:
     column = np.full(rows, UNKNOWN, np.int64)
     if times:
@@ -46,7 +61,7 @@ class Outcome:
         messages: all of them; None when they are too many to be kept.
     """
 
-    records: list[RankRecord]
+    records: Sequence[RankRecord | ArrayRecord]
     record_of: Places | None
     messages: Messages | None
 
@@ -102,7 +117,7 @@ def _starts(lengths: list[int]) -> Places:
     return np.cumsum([0, *lengths], dtype=np.int64)[:-1]
 
 
-def _refuse_stuck(schedule: Schedule, stuck: Places, records: list[RankRecord]) -> None:
+def _refuse_stuck(schedule: Schedule, stuck: Places, records: Sequence[RankRecord | ArrayRecord]) -> None:
     if len(stuck):
         stories = "; ".join(_story(schedule, rank, records[rank]) for rank in stuck[:4].tolist())
         raise InputError(
@@ -112,8 +127,9 @@ def _refuse_stuck(schedule: Schedule, stuck: Places, records: list[RankRecord]) 
         )
 
 
-def _story(schedule: Schedule, rank: int, record: RankRecord) -> str:
+def _story(schedule: Schedule, rank: int, record: RankRecord | ArrayRecord) -> str:
     nodes = schedule.workload.traces[rank].nodes
-    running = [row for row in record.issued if row not in record.done][:3]
+    issue_ns, done_ns = record.columns(len(nodes))
+    running = np.flatnonzero((issue_ns != UNKNOWN) & (done_ns == UNKNOWN))[:3]
     waiting = ", ".join(f"node {nodes.node_id[row]} ({nodes.name[row]})" for row in running)
     return f"rank {rank} waits in {waiting or 'nothing (its last node released nobody)'}"

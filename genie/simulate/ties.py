@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from genie.errors import InputError, InternalError
+from genie.errors import InternalError
+from genie.network.queue import zero_delay
 from genie.simulate.symmetry import Symmetry
 
 
@@ -212,11 +213,3 @@ class TieQueue:
         together = all(len({touch.cause.event for touch in touches}) == 1 for touches in senders.values())
         if not together or any(sequence != sequences[0] for sequence in sequences):
             raise Unproven(f"at tick {self.now_ns}, arrivals of several collectives tie in an order that varies")
-
-
-def zero_delay() -> InputError:
-    """What ASTRA-sim aborts on."""
-    return InputError(
-        "something takes no time at tick 0, on which ASTRA-sim aborts.",
-        fix="set endpoint-delay to at least 1 ns, or start with a node that takes time.",
-    )

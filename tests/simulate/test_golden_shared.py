@@ -10,7 +10,7 @@ from genie.errors import InputError
 from genie.formats.astra import read_custom_collectives, read_memory, read_network, read_system
 from genie.formats.workload import load_workload
 from genie.lower import lower
-from genie.simulate.builtin import simulate
+from genie.simulate.builtin import Way, simulate
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden"
 pytestmark = [
@@ -40,8 +40,17 @@ def run(case):
     network = read_network(case["network"], aware=case["backend"] == "aware")
     workload = load_workload(case["workload"], comm_groups=case["comm_group"], ranks=network.ranks)
     sizes = tuple(d.size for d in network.dimensions)
-    schedule = lower(workload, system, sizes, read_custom_collectives(system))
-    return schedule, simulate(schedule, network)
+    return lower(workload, system, sizes, read_custom_collectives(system)), network
+
+
+def ways(schedule, network):
+    """The timeline of every path that can be taken."""
+    yield simulate(schedule, network)
+    for way in (Way.SYMMETRIC, Way.COMPILED):
+        try:
+            yield simulate(schedule, network, way=way)
+        except InputError as error:
+            assert "path cannot be taken" in str(error)  # noqa: PT017 - only that one is expected
 
 
 def spread(value, count):
@@ -92,9 +101,13 @@ def test_same_cycles(case, monkeypatch):
     finished = spread(case["finished"], case["n"])
     if None in finished:
         with pytest.raises(InputError):
-            run(case)
+            simulate(*run(case))
         return
-    _, timeline = run(case)
+    for timeline in ways(*run(case)):
+        check(case, timeline, finished)
+
+
+def check(case, timeline, finished):
     assert timeline.ranks.finish_ns.tolist() == finished
     assert timeline.ranks.exposed_ns.tolist() == spread(case["exposed"], case["n"])
     if case.get("nodes"):

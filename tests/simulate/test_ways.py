@@ -34,20 +34,30 @@ def outcome(schedule, network, way):
         return str(error)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(jobs())
-def test_symmetric_is_plain(job):
+def compare(job, way):
+    """The path's timeline is the plain path's, and so is its refusal, unless the path cannot be taken."""
     workload, system, network = job
     try:
         schedule = lower(workload, system, tuple(d.size for d in network.dimensions))
     except InputError:
         return
-    plain = outcome(schedule, network, Way.PLAIN)
-    short = outcome(schedule, network, Way.SYMMETRIC)
-    if isinstance(plain, str):
-        assert short == plain or "symmetric path cannot be taken" in short
-        return
-    if isinstance(short, str):
-        assert "cannot be taken" in short, short
-        return
-    assert_same(plain, short)
+    plain, other = outcome(schedule, network, Way.PLAIN), outcome(schedule, network, way)
+    if isinstance(plain, str) or isinstance(other, str):
+        assert other == plain or "path cannot be taken" in other
+    else:
+        assert_same(plain, other)
+
+
+RANDOM = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@RANDOM
+@given(jobs())
+def test_symmetric_is_plain(job):
+    compare(job, Way.SYMMETRIC)
+
+
+@RANDOM
+@given(jobs())
+def test_compiled_is_plain(job):
+    compare(job, Way.COMPILED)
