@@ -53,7 +53,7 @@ rdma-lab-if-possible: dev
 unit: dev ## the tests alone
 	$(BIN)/pytest
 
-bench: bench-trace bench-flow bench-fabric-flow bench-transport bench-real bench-fidelity ## every benchmark
+bench: bench-roce bench-trace bench-flow bench-fabric-flow bench-transport bench-real bench-fidelity ## every benchmark
 
 bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py

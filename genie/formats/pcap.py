@@ -77,16 +77,15 @@ def read_capture(path: Path | str) -> Capture:
     if len(view) < _FILE_BYTES:
         raise InputError("too short for a capture file.", where=str(path))
     try:
-        rows = _pcapng(view) if struct.unpack_from("<I", view)[0] == _SECTION else _pcap(view)
+        columns = _pcapng(view) if struct.unpack_from("<I", view)[0] == _SECTION else _pcap(view)
     except (struct.error, InputError) as error:
         what = error.what if isinstance(error, InputError) else "it breaks off in a block's header."
         raise InputError(what, where=str(path), fix="is it a pcap or pcapng file?") from error
     data = np.concatenate([np.frombuffer(view, np.uint8), np.zeros(64, np.uint8)])
-    columns = np.array(rows, np.int64).reshape(-1, 5).T
     return Capture(data, *columns)
 
 
-def _pcap(view: memoryview) -> list[tuple[int, ...]]:
+def _pcap(view: memoryview) -> Numbers:
     for order in "<>":
         magic = struct.unpack_from(order + "I", view)[0]
         if magic in {_MICRO, _NANO}:
@@ -95,21 +94,29 @@ def _pcap(view: memoryview) -> list[tuple[int, ...]]:
         raise InputError("it begins like no capture file.")
     unit_ns = NS_PER_US if magic == _MICRO else 1
     link = struct.unpack_from(order + "I", view, 20)[0] & 0xFFFF
-    record, end, at = struct.Struct(order + "IIII").unpack_from, len(view), _FILE_BYTES
-    rows: list[tuple[int, ...]] = []
+    length_at, end, at = struct.Struct(order + "8xI").unpack_from, len(view), _FILE_BYTES
+    places = []
     while at + _RECORD_BYTES <= end:
-        seconds, fraction, captured, original = record(view, at)
-        at += _RECORD_BYTES
+        (captured,) = length_at(view, at)
         if captured > MAX_RECORD_BYTES:
             raise InputError(f"a packet of {captured} bytes at byte {at}.")
-        if at + captured > end:
-            break
-        rows.append((at, captured, original, seconds * NS_PER_S + fraction * unit_ns, link))
-        at += captured
-    return rows
+        places.append(at)
+        at += _RECORD_BYTES + captured
+    if at > end:
+        places.pop()
+    begin = np.array(places, np.int64)
+    seconds, fraction, captured, original = (_words(view, begin + field, order) for field in (0, 4, 8, 12))
+    time_ns = seconds * NS_PER_S + fraction * unit_ns
+    return np.stack([begin + _RECORD_BYTES, captured, original, time_ns, np.full(len(begin), link, np.int64)])
 
 
-def _pcapng(view: memoryview) -> list[tuple[int, ...]]:
+def _words(view: memoryview, at: Numbers, order: str) -> Numbers:
+    """32-bit numbers at any places of a file."""
+    overlapping = np.ndarray((max(0, len(view) - 3),), order + "u4", view, strides=(1,))
+    return overlapping[at].astype(np.int64)
+
+
+def _pcapng(view: memoryview) -> Numbers:
     rows: list[tuple[int, ...]] = []
     interfaces: list[_Interface] = []
     at, end, order = 0, len(view), "<"
@@ -133,7 +140,7 @@ def _pcapng(view: memoryview) -> list[tuple[int, ...]]:
             face = _face(interfaces, 0, at)
             rows.append((at + 12, min(original, face.snap or original, length - 16), original, 0, face.link))
         at += length
-    return rows
+    return np.array(rows, np.int64).reshape(-1, 5).T
 
 
 def _face(interfaces: list[_Interface], number: int, at: int) -> _Interface:

@@ -38,6 +38,7 @@ _VLANS: Final = (0x8100, 0x88A8)
 _IP4, _IP6, _UDP = 0x0800, 0x86DD, 17
 _LARGEST: Final = BTH_BYTES + 20 + MTUS[-1] + ICRC_BYTES
 _CE: Final = 3
+_MIX: Final = np.int64(0x1E3779B97F4A7C15)
 _MIDDLES: Final = (0x01, 0x07)
 _EXTENSIONS: Final = np.array([EXTENSION_BYTES.get(code, 0) for code in range(256)], np.int64)
 
@@ -110,19 +111,23 @@ class _Reader:
     """Numbers at many places of the capture at once; what lies behind a packet's end reads as something: mask it."""
 
     def __init__(self, data: Bytes) -> None:
-        self._data, self._last = data, len(data) - 8
+        self._last = len(data) - 8
+        self._views = {size: np.ndarray((len(data) - 7,), f">u{size}", data, strides=(1,)) for size in (1, 2, 4)}
+
+    def _at(self, at: Numbers, size: int) -> Numbers:
+        return self._views[size][np.minimum(at, self._last)].astype(np.int64)
 
     def u8(self, at: Numbers) -> Numbers:
-        return self._data[np.minimum(at, self._last)].astype(np.int64)
+        return self._at(at, 1)
 
     def u16(self, at: Numbers) -> Numbers:
-        return self.u8(at) << 8 | self.u8(at + 1)
+        return self._at(at, 2)
 
     def u24(self, at: Numbers) -> Numbers:
-        return self.u16(at) << 8 | self.u8(at + 2)
+        return self._at(at, 4) >> 8
 
     def u32(self, at: Numbers) -> Numbers:
-        return self.u16(at) << 16 | self.u16(at + 2)
+        return self._at(at, 4)
 
 
 def roce_packets(capture: Capture) -> Seen:
@@ -162,7 +167,7 @@ def _network(capture: Capture, read: _Reader) -> tuple[Numbers, Numbers]:
 def _of_rows(
     capture: Capture, read: _Reader, rows: Numbers, ip: Numbers, udp: Numbers, four: Mask, end: Numbers, cut: int
 ) -> Seen:
-    source, destination, addresses = _addresses(capture.data, ip, four)
+    source, destination, addresses = _addresses(capture.data, read, ip, four)
     total = np.where(four, read.u16(ip + 2) - (udp - ip), read.u16(ip + 4)) - 8
     outer = capture.original[rows] - (udp + 8 - capture.at[rows])  # a super-packet's IP length may be 0
     length = np.where(total > 0, np.minimum(total, outer), outer)
@@ -187,31 +192,18 @@ def _of_rows(
     return Seen(packets, addresses, len(capture) - len(rows), cut)
 
 
-def _addresses(data: Bytes, ip: Numbers, four: Mask) -> tuple[Numbers, Numbers, tuple[bytes, ...]]:
-    """(source, destination) as rows of a table of addresses."""
-    ends = np.zeros((2, len(ip), 17), np.uint8)
-    for version, mask, places, size in ((4, four, (12, 16), 4), (6, ~four, (8, 24), 16)):
-        chosen = np.flatnonzero(mask)
-        for side, place in enumerate(places):
-            ends[side, chosen, 0] = version
-            ends[side, chosen[:, None], np.arange(1, 1 + size)] = data[ip[chosen][:, None] + place + np.arange(size)]
-    packed = np.ascontiguousarray(ends.reshape(-1, 17)).view("V17").reshape(-1)
-    if not len(packed):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), ()
-    kinds, inverse = _unique(packed)
-    table = tuple(bytes(kind)[1 : 1 + (4 if bytes(kind)[0] == 4 else 16)] for kind in kinds)  # noqa: PLR2004
-    both = inverse.reshape(2, -1)
+def _addresses(data: Bytes, read: _Reader, ip: Numbers, four: Mask) -> tuple[Numbers, Numbers, tuple[bytes, ...]]:
+    """(source, destination) as rows of a table of addresses; there are few, so a hash of 64 bits tells them apart."""
+    at = np.concatenate([ip + np.where(four, 12, 8), ip + np.where(four, 16, 24)])
+    keys = read.u32(at)
+    six = np.flatnonzero(np.tile(~four, 2))
+    for word in (4, 8, 12):
+        keys[six] = keys[six] * _MIX + read.u32(at[six] + word)
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    sizes = np.where(np.tile(four, 2)[first], 4, 16).tolist()
+    table = tuple(data[begin : begin + size].tobytes() for begin, size in zip(at[first].tolist(), sizes, strict=True))
+    both = which.reshape(2, -1).astype(np.int64)
     return both[0], both[1], table
-
-
-def _unique(packed: Any) -> tuple[list[bytes], Numbers]:
-    """Distinct values and which of them each is; there are few, so a hash of 64 bits tells them apart."""
-    words = packed.view(np.uint8).reshape(-1, 17).astype(np.uint64)
-    weights = np.array([pow(0x9E3779B97F4A7C15, place + 1, 1 << 64) for place in range(17)], np.uint64)
-    _, first, inverse = np.unique(
-        (words * weights).sum(axis=1, dtype=np.uint64), return_index=True, return_inverse=True
-    )
-    return [packed[at].tobytes() for at in first], inverse.astype(np.int64)
 
 
 def _taken_apart(
