@@ -54,6 +54,8 @@ UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE = 103, 104, 33
 SECRET = secrets.token_bytes(32)
 HOMES = ("127.0.7.1", "127.0.7.2")
 S = 10**9
+CPU_S: list[float] = []
+"""Processor time of each run, both processes together."""
 
 
 def at_least(name: str, value: float, limit: float, unit: str) -> Row:
@@ -67,10 +69,12 @@ def forked(child: Callable[[Connection], None], parent: Callable[[Connection], f
     if pid == 0:
         child(far)
         os._exit(0)
+    before = time.process_time()
     try:
         return parent(near)
     finally:
-        os.waitpid(pid, 0)
+        usage = os.wait4(pid, 0)[2]
+        CPU_S.append(usage.ru_utime + usage.ru_stime + time.process_time() - before)
 
 
 # ---- goodput
@@ -156,7 +160,7 @@ def goodput() -> list[Row]:
         rates["raw"].append(raw_gbps())
         rates["plain"].append(roce_gbps(icrc=False))
         rates["icrc"].append(roce_gbps(icrc=True))
-        print(*(f"{name} {values[-1]:.2f}" for name, values in rates.items()), file=sys.stderr, flush=True)
+        print(CPU_S[-3:], *(f"{name} {values[-1]:.2f}" for name, values in rates.items()), file=sys.stderr, flush=True)
     median = {name: statistics.median(values) for name, values in rates.items()}
 
     def ratio(name: str) -> float:

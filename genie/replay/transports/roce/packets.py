@@ -2,8 +2,8 @@
 
 Payload is slices of one static block (see payload.py), so the CRC register that any packet's payload leaves is in a
 table. The ICRCs of a message's middle packets are then a few look-ups each, 240 packets at a time; the kernel gets
-headers, slices of the block and ICRCs as one scattered buffer. A receiver makes the same buffers and compares: that is
-ten times as fast as a CRC of what came. A packet that is not as expected has its CRC computed from all of its bytes.
+headers, slices of the block and ICRCs as one scattered buffer. A receiver compares what came with what must come, which
+is ten times as fast as a CRC of it. A packet that is not as expected has its CRC computed from all of its bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _WORD_AT: Final = 8
 
 Buffers = list[bytes | memoryview]
 
-_VIEW: Final = memoryview(block())
+_BLOCK: Final = block()
+_VIEW: Final = memoryview(_BLOCK)
 
 
 @functools.cache
@@ -111,6 +112,21 @@ class Middles:
             count: at most CHUNK, and at most `segments` if they are to be sealed as one super-packet.
             ack_request: set in the last one.
         """
+        at = self._prepare(sequence, index, psn, count, ack_request=ack_request)
+        start, mtu = start_of(sequence, index * self._mtu - self._lead), self._mtu
+        found: Buffers = [self._tails[at + count]] * (2 * count + 1)
+        found[0] = self._heads[at]
+        found[2:-1:2] = self._rows[at + 1 : at + count]
+        found[1::2] = [_VIEW[begin : begin + mtu] for begin in range(start, start + count * mtu, mtu)]
+        return found
+
+    def frame(self, sequence: int, index: int, psn: int, count: int, *, ack_request: bool) -> memoryview:
+        """The same without payload: headers and ICRCs in one."""
+        at = self._prepare(sequence, index, psn, count, ack_request=ack_request)
+        return self._flat[at * _ROW + ICRC_BYTES : (at + count) * _ROW + ICRC_BYTES]
+
+    def _prepare(self, sequence: int, index: int, psn: int, count: int, *, ack_request: bool) -> int:
+        """The row at which a super-packet begins; its headers and ICRCs are as they must be."""
         at = index - self._first
         fits = sequence == self._sequence and 0 <= at <= CHUNK - count and at % self._segments == 0
         if not fits or self._psn_first + at & PSN_MASK != psn:
@@ -122,12 +138,7 @@ class Middles:
             self._toggle(last)
         while (other := asking.find(1, at, last)) >= 0:
             self._toggle(other)
-        start, mtu = start_of(sequence, index * self._mtu - self._lead), self._mtu
-        found: Buffers = [self._tails[last + 1]] * (2 * count + 1)
-        found[0] = self._heads[at]
-        found[2:-1:2] = self._rows[at + 1 : last + 1]
-        found[1::2] = [_VIEW[begin : begin + mtu] for begin in range(start, start + count * mtu, mtu)]
-        return found
+        return at
 
     def _fill(self, sequence: int, index: int, psn: int) -> None:
         self._sequence, self._first, self._psn_first = sequence, index, psn
@@ -215,6 +226,18 @@ class Builder:
         return _LITTLE.pack(value)
 
 
+class Inbox:
+    """The receive buffer, with ready-made views of where the parts of middle packets are."""
+
+    def __init__(self, layout: Layout, size_bytes: int = 1 << 16) -> None:
+        self.view = memoryview(bytearray(size_bytes))
+        size, mtu = layout.middle_bytes, layout.mtu
+        starts = range(0, size_bytes - size + 1, size)
+        self.payloads = [self.view[at + BTH_BYTES : at + BTH_BYTES + mtu] for at in starts]
+        self.rows = [self.view[max(0, at - ICRC_BYTES) : at + BTH_BYTES] for at in starts]
+        self.tails = [self.view[at + size - ICRC_BYTES : at + size] for at in starts]
+
+
 class Checker:
     """Checks what comes one way to one of our queue pairs.
 
@@ -223,24 +246,36 @@ class Checker:
         layout, segments: as the sender's.
         qpn: ours.
         sealed: whether ICRCs are to be checked.
+        content: whether payload is to be compared with what it must be; with ICRCs it always is.
     """
 
-    def __init__(self, way: Way, layout: Layout, qpn: int, segments: int, *, sealed: bool = True) -> None:
-        self._way, self._layout, self._sealed = way, layout, sealed
+    def __init__(
+        self, way: Way, layout: Layout, qpn: int, segments: int, *, sealed: bool = True, content: bool = False
+    ) -> None:
+        self._way, self._layout, self._sealed, self._content = way, layout, sealed, content or sealed
         self._middles = Middles(way, layout, qpn, segments, seal=sealed)
         self._masked: dict[int, int] = {}
         self._allowed: dict[int, frozenset[int]] = {}
 
-    def are_middles(self, data: memoryview, count: int, psn: int, sequence: int, offset: int) -> bool:
-        """Whether `data` are `count` middle packets, from this PSN on, whose every bit is as it must be.
+    def are_middles(self, inbox: Inbox, count: int, psn: int, sequence: int, offset: int) -> bool:
+        """Whether the inbox begins with `count` middle packets, from this PSN on, whose every bit is as it must be.
 
         They are those of message `sequence` from payload byte `offset` on, as one super-packet. False says only that it
         is not so simple.
         """
-        index = (offset + self._layout.lead) // self._layout.mtu
-        asks = bool(data[(count - 1) * self._layout.middle_bytes + _WORD_AT] & 0x80)
-        expected = self._middles.buffers(sequence, index, psn, count, ack_request=asks)
-        return b"".join(expected).startswith(data)
+        mtu = self._layout.mtu
+        asks = bool(inbox.view[(count - 1) * self._layout.middle_bytes + _WORD_AT] & 0x80)
+        index = (offset + self._layout.lead) // mtu
+        expected = self._middles.frame(sequence, index, psn, count, ack_request=asks)
+        rows = inbox.rows[:count]
+        rows.append(inbox.tails[count - 1])
+        if b"".join(rows) != expected:
+            return False
+        if not self._content:
+            return True
+        start = start_of(sequence, offset)
+        starts = range(start, start + count * mtu, mtu)
+        return all(map(_BLOCK.startswith, inbox.payloads[:count], starts))
 
     def is_sealed(self, packet: memoryview) -> bool:
         """Whether a packet's ICRC is right, for any IP identification that a super-packet can give it."""

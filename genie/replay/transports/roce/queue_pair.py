@@ -14,7 +14,7 @@ from genie.replay.transports.payload import first_difference
 from genie.replay.transports.roce.control import CONTROLS, ControlSettings, DcqcnParameters
 from genie.replay.transports.roce.layout import LEAD_BYTES, Outgoing
 from genie.replay.transports.roce.options import RoceOptions
-from genie.replay.transports.roce.packets import CHUNK, Buffers, Builder, Checker
+from genie.replay.transports.roce.packets import CHUNK, Buffers, Builder, Checker, Inbox
 from genie.replay.transports.roce.requester import Requester, Run
 from genie.replay.transports.roce.responder import Fate, Message, Piece, Responder
 from genie.replay.transports.roce.sockets import Address, Datagram, Outlet, address_of
@@ -207,7 +207,7 @@ class QueuePair:
 
     # ---- receiving
 
-    def take_middles(self, inbox: memoryview, datagram: Datagram) -> bool:
+    def take_middles(self, inbox: Inbox, datagram: Datagram) -> bool:
         """Take a datagram that is, wholly, the next middle packets of the message under way; False if it is not."""
         size, segment = datagram.size, self._middle_bytes
         count = size // segment
@@ -219,10 +219,10 @@ class QueuePair:
             return False
         psn = roce.psn_add(self.far.psn, responder.expected)
         checker = self._checker(datagram.sport)
-        if not checker.are_middles(inbox[:size], count, psn, place.sequence, place.offset):
+        if not checker.are_middles(inbox, count, psn, place.sequence, place.offset):
             return False
         responder.take_middles(count, count * mtu)
-        if inbox[size - segment + 8] & 0x80:
+        if inbox.view[size - segment + 8] & 0x80:
             responder.ask()
         self._note(datagram, count)
         return True
@@ -240,7 +240,8 @@ class QueuePair:
             if len(self._checkers) >= MAX_CHECKERS:
                 self._checkers.clear()
             way = Way.between(self.far.address, self.near.address, sport)
-            checker = Checker(way, self._layout, self.near.qpn, self._options.segments, sealed=self._options.words.icrc)
+            sealed, content = self._options.words.icrc, self._options.verify
+            checker = Checker(way, self._layout, self.near.qpn, self._options.segments, sealed=sealed, content=content)
             self._checkers[sport] = checker
         return checker
 

@@ -19,6 +19,7 @@ from genie.replay.transports.matching import Arrived, Key, KeyNumbers, Matcher, 
 from genie.replay.transports.roce.layout import Outgoing
 from genie.replay.transports.roce.meeting import RETRY_NS, Registry, Tie
 from genie.replay.transports.roce.options import RoceOptions, qpn_of
+from genie.replay.transports.roce.packets import Inbox
 from genie.replay.transports.roce.parts import Parts
 from genie.replay.transports.roce.queue_pair import Batch, End, News, QueuePair, qpn_in
 from genie.replay.transports.roce.requester import NEVER
@@ -50,7 +51,7 @@ class RoceTransport:
     def __init__(self, rank: int, options: RoceOptions, clock: Clock | None = None) -> None:
         self._rank, self._options, self._clock = rank, options, clock or RealClock()
         self._now = self._clock.now_ns
-        self._inbox = memoryview(bytearray(1 << 16))
+        self._inbox = Inbox(options.layout)
         self._epoll = select.epoll()
         self._inlet: Inlet | None = None
         self._outlets: dict[int, Outlet] = {}
@@ -231,23 +232,23 @@ class RoceTransport:
         inbox = self._inbox
         for _ in range(TURN_READS // READS):
             for _ in range(READS):
-                datagram = inlet.read(inbox)
+                datagram = inlet.read(inbox.view)
                 if datagram is None:
                     return False
                 self._take(inbox, datagram)
             self._flush_answers(self._now())
         return True
 
-    def _take(self, inbox: memoryview, datagram: Datagram) -> None:
+    def _take(self, inbox: Inbox, datagram: Datagram) -> None:
         if datagram.size < BTH_BYTES + ICRC_BYTES:
             self._strays += 1
             return
-        pair = self._pairs.get(qpn_in(inbox))
+        pair = self._pairs.get(qpn_in(inbox.view))
         if pair is not None and pair.far.address == datagram.source and pair.take_middles(inbox, datagram):
             self._answering[pair.near.qpn] = pair
             return
         for at in range(0, datagram.size, datagram.segment):
-            packet = inbox[at : min(at + datagram.segment, datagram.size)]
+            packet = inbox.view[at : min(at + datagram.segment, datagram.size)]
             if len(packet) >= BTH_BYTES + ICRC_BYTES:
                 self._take_one(packet, datagram)
 

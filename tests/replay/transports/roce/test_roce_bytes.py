@@ -8,7 +8,7 @@ from genie.formats.icrc import Way, icrc
 from genie.formats.roce import parse
 from genie.replay.transports.payload import payload
 from genie.replay.transports.roce.layout import Layout, Outgoing
-from genie.replay.transports.roce.packets import CHUNK, Builder, Checker
+from genie.replay.transports.roce.packets import CHUNK, Builder, Checker, Inbox
 
 WAYS = [Way.between("10.1.2.3", "10.4.5.6", 50_000), Way.between("fd00::1", "fd00::2", 49_152)]
 QPN, RKEY = 0x123456, 0xABCDEF01
@@ -26,6 +26,12 @@ def plain(layout, message, index, psn, way, position, ack_request):
     single = builder.single(message, layout.part(message, index), psn, ack_request=ack_request)
     body = b"".join(single.buffers)[:-4]
     return body + icrc(way.masked(len(body) + 4, position if way is WAYS[0] else 0), body).to_bytes(4, "little")
+
+
+def taken(checker, layout, packets, told):
+    inbox = Inbox(layout)
+    inbox.view[: len(packets)] = packets
+    return checker.are_middles(inbox, *told)
 
 
 @settings(max_examples=60)
@@ -50,10 +56,10 @@ def test_middle_packets_are_as_if_built_one_by_one(data):
             assert checker.is_sealed(memoryview(packet))
         offset = index * layout.mtu - layout.lead
         told = (count, psn, message.sequence, offset)
-        assert checker.are_middles(memoryview(built), *told)
+        assert taken(checker, layout, built, told)
         wrong = bytearray(built)
         wrong[data.draw(st.integers(0, len(wrong) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-        assert not checker.are_middles(memoryview(wrong), *told)
+        assert not taken(checker, layout, wrong, told)
         index += data.draw(st.sampled_from([count, count, -index + 1, CHUNK]))
         if index + segments >= message.packets - 1:
             break
@@ -103,4 +109,8 @@ def test_without_seals_nothing_is_computed():
     builder = Builder(WAYS[0], layout, QPN, RKEY, 4, seal=False)
     packets = b"".join(builder.middles(message, 1, 5, 2, ack_request=True))
     assert packets[-4:] == bytes(4)
-    assert Checker(WAYS[0], layout, QPN, 4, sealed=False).are_middles(memoryview(packets), 2, 5, 3, 256)
+    checker = Checker(WAYS[0], layout, QPN, 4, sealed=False)
+    assert taken(checker, layout, packets, (2, 5, 3, 256))
+    packets = packets[:100] + b"?" + packets[101:]
+    assert taken(checker, layout, packets, (2, 5, 3, 256))  # nobody asked for its content to be checked
+    assert not taken(Checker(WAYS[0], layout, QPN, 4, sealed=False, content=True), layout, packets, (2, 5, 3, 256))
