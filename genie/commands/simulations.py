@@ -64,7 +64,9 @@ def _astra_options(command: Any) -> Any:
 @click.option("--network", type=PATH, help="ASTRA-sim network YAML.")
 @click.option("--memory", type=PATH, help="ASTRA-sim remote memory JSON.")
 @click.option("--comm-groups", type=PATH, help="Comm-group JSON.")
-@click.option("--model", type=click.Choice(["unaware", "aware"]), help="Network model; default: unaware.")
+@click.option(
+    "--model", type=click.Choice(["unaware", "aware"]), help="Network model; default: unaware, or that of --astra-sim."
+)
 @click.option("--num-queues-per-dim", type=int, help="Default: 1.")
 @click.option("--injection-scale", type=float, help="Factor on endpoint-delay; default: 1.")
 @click.option("--rendezvous", is_flag=True, default=None, help="8,192-byte grant before every message.")
@@ -84,6 +86,8 @@ def simulate(
     """
     given = {name: value for name, value in options.items() if value is not None}
     simulator, rule = given.pop("simulator", None), _rule(given)
+    if experiment is None and "model" not in given and "astra-sim" in (simulator, *(compare or ())):
+        given["model"] = _model_of_program(rule)
     work = _Work(*_inputs(experiment, given), out)
     using = _predictor(experiment, simulator, rule)
     tell_notes(work.systems())
@@ -102,6 +106,14 @@ def _rule(given: dict[str, Any]) -> dict[str, Any]:
     if "memory_bytes" in rule:
         rule["memory_bytes"] = parse_size_bytes(rule["memory_bytes"])
     return rule
+
+
+def _model_of_program(rule: dict[str, Any]) -> str:
+    """The network model that ASTRA-sim's program has, where none was asked for."""
+    from genie.simulate.astra_binary import FrontEnd, find_binary  # noqa: PLC0415
+
+    front_end = FrontEnd(rule["front_end"]) if "front_end" in rule else find_binary(rule.get("program")).front_end
+    return "aware" if front_end is FrontEnd.AWARE else "unaware"
 
 
 def _predictor(experiment: Path | None, simulator: str | None, rule: dict[str, Any]) -> Predictor:

@@ -34,7 +34,7 @@ def trace_info(prefix: str, comm_groups: Path | None, scale_bytes: float, to_jso
 @trace.command("check")
 @click.argument("prefix")
 @click.option("--comm-groups", type=PATH, help="Comm-group JSON file.")
-@click.option("--ranks", type=click.IntRange(min=1), help="How many ranks the job has.")
+@click.option("--ranks", type=click.IntRange(1, 1 << 31), help="How many ranks the job has.")
 @click.option("--network", type=PATH, help="ASTRA-sim network YAML that the workload is to run on.")
 @click.option("--testbed", type=PATH, help="Testbed file that the workload is to run on.")
 @click.option("--fix", "fix_into", type=PATH, help="Write a repaired copy into this folder.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -144,7 +145,7 @@ class NodeCheck:
 
     def _membership(self, row: int, kind: int) -> Found:
         name, size = str(self.raw.nodes.group[row]), int(self.raw.nodes.size_bytes[row])
-        members: Sequence[int] = range(self.count)
+        members: Sequence[int] = range(min(self.count, sys.maxsize))
         if name not in {"", "0"}:
             if name not in self.groups:
                 what = f"the group {name!r} is in no comm-group file"

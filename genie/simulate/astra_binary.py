@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from genie.errors import InputError, NotReadyError
+from genie.formats.programs import programs_below
 
 VARIABLE: Final = "GENIE_ASTRA_SIM"
 """Environment variable that names the program, or a folder in which it lies."""
@@ -83,6 +84,8 @@ class Binary:
 def find_binary(given: Path | str | None = None, front_end: FrontEnd | None = None) -> Binary:
     """The program that was given, else the environment's (GENIE_ASTRA_SIM), else the first in PATH.
 
+    Where that has another front end than the one wanted, the program beside it is taken.
+
     Args:
         given: a program, or a folder that is searched for one (a checkout of ASTRA-sim, say).
         front_end: which one is wanted; None takes what there is.
@@ -97,12 +100,20 @@ def find_binary(given: Path | str | None = None, front_end: FrontEnd | None = No
         raise NotReadyError("the program cannot be executed.", where=str(path), fix=f"chmod +x {path}")
     found = recognise(path)
     if front_end is not None and found.front_end is not front_end:
+        if beside := _beside(path, front_end):
+            return recognise(beside)
         raise InputError(
             f"this ASTRA-sim has the front end {found.front_end.value}, the model asks for {front_end.value}.",
             where=str(path),
             fix=f"name the program of that front end ({NAMES[front_end][0]}), or ask for another model.",
         )
     return found
+
+
+def _beside(path: Path, front_end: FrontEnd) -> Path | None:
+    """Another front end's program in the same folder, as ASTRA-sim's build leaves them."""
+    programs = (path.with_name(name) for name in NAMES[front_end])
+    return next((program for program in programs if program.is_file() and os.access(program, os.X_OK)), None)
 
 
 def _in_path(front_end: FrontEnd | None) -> Path:
@@ -121,10 +132,8 @@ def _at(place: Path, front_end: FrontEnd | None) -> Path:
     if not place.is_dir():
         raise NotReadyError("there is no such program.", where=str(place), fix=_BUILD)
     wanted = [front_end] if front_end else list(FrontEnd)
-    for name in (name for kind in wanted for name in NAMES[kind]):
-        for found in sorted(place.rglob(name)):
-            if found.is_file() and os.access(found, os.X_OK):
-                return found.resolve()
+    if found := programs_below(place, [name for kind in wanted for name in NAMES[kind]]):
+        return found[0].resolve()
     names = ", ".join(NAMES[kind][0] for kind in wanted)
     raise NotReadyError(f"the folder holds no program called {names}.", where=str(place), fix=_BUILD)
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from genie.core.testbed import LinkSpec, Testbed, single_switch
 from genie.errors import GenieError
+from genie.formats.programs import programs_below
 from genie.testbed.namespaces import USERNS_MARK, capability, enter_user_namespace, remedy
 from genie.units import NS_PER_S, NS_PER_US, gigabits_to_bps, ns_to_ms, ns_to_us
 
@@ -177,9 +178,7 @@ def _astra_sim() -> Check:
     named = os.environ.get("GENIE_ASTRA_SIM")
     if named:
         place = Path(named)
-        usable = os.access(place, os.X_OK) and (
-            place.is_file() or any(next(place.rglob(name), None) for name in ASTRA_SIM_NAMES)
-        )
+        usable = os.access(place, os.X_OK) and (place.is_file() or bool(programs_below(place, ASTRA_SIM_NAMES)))
         fix = "" if usable else "export GENIE_ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Aware"
         return Check("ASTRA-sim", "ok" if usable else "bad", f"GENIE_ASTRA_SIM={named}", fix)
     found = [path for name in ASTRA_SIM_NAMES if (path := shutil.which(name))]

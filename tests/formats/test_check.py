@@ -263,7 +263,7 @@ def test_a_trace_that_was_made_not_read(tmp_path):
 
 
 def test_absurd_numbers_of_ranks_cost_nothing(tmp_path):
-    prefix = write(tmp_path, [compute(0)], [compute(0)])
+    prefix = write(tmp_path, [reduce_all(0)], [reduce_all(0)])
     (finding,) = [f for f in check_files(prefix, ranks=10**30) if f.rule == "missing-rank"]
     assert "ranks: 2, 3, 4, 5, 6, 7, ..." in finding.what
     with pytest.raises(InputError, match=r"ranks 2, 3, .*, \.\.\. are missing"):

@@ -5,7 +5,7 @@ import pytest
 from astra_fake import fake
 
 from genie.errors import InputError, NotReadyError
-from genie.simulate.astra_binary import FrontEnd, find_binary, recognise
+from genie.simulate.astra_binary import NAMES, FrontEnd, find_binary, recognise
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,15 @@ def test_option_before_environment_before_path(tmp_path, monkeypatch):
         find_binary(front_end=FrontEnd.HTSIM)
     with pytest.raises(InputError, match="asks for aware"):
         find_binary(places["option"], FrontEnd.AWARE)
+
+
+def test_the_other_front_end_beside_it_will_do(tmp_path):
+    unaware, aware = (
+        fake(tmp_path, "").rename(tmp_path / NAMES[kind][0]) for kind in (FrontEnd.UNAWARE, FrontEnd.AWARE)
+    )
+    aware.write_text(aware.read_text().replace("CongestionUnaware", "CongestionAware"))
+    assert find_binary(unaware, FrontEnd.AWARE).path == aware
+    assert find_binary(unaware).path == unaware
 
 
 def test_a_folder_is_searched_and_a_missing_or_plain_file_refused(tmp_path):

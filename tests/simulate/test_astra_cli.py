@@ -83,6 +83,17 @@ def test_simulate_with_files(genie, folder):
     assert (run.path / "astra-sim" / "workload" / "w.3.et").is_file()
 
 
+def test_without_a_model_it_is_the_programs(genie, folder):
+    program = working(folder, "aware")
+    done = genie("simulate", *FILES, "--simulator", "astra-sim", "--astra-sim", program, "--json")
+    assert done.returncode == 0, done.stderr
+    assert open_run(folder / json.loads(done.stdout)["run"]).meta["astra_sim"]["front_end"] == "aware"
+    builtin = genie("simulate", *FILES, "--model", "aware", "--json")
+    assert json.loads(builtin.stdout)["ranks"] == json.loads(done.stdout)["ranks"]
+    other = genie("simulate", *FILES, "--model", "unaware", "--simulator", "astra-sim", "--astra-sim", program)
+    assert (other.returncode, "asks for unaware" in other.stderr) == (2, True)
+
+
 def test_compare_prints_both_and_the_first_operator_where_they_part(genie, folder):
     program = working(folder)
     options = (*FILES, "--compare", "builtin", "astra-sim")
