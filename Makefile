@@ -34,7 +34,7 @@ dev: $(VENV)/.installed-dev ## the same with what developers need
 demo: venv ## the closed loop on the embedded fabric
 	$(BIN)/genie loop examples/quickstart/experiment.yaml --out $(RUNS)
 
-test: dev check rdma-lab-if-possible unit ## everything that is tested
+test: dev check rdma-lab-if-possible tshark-if-root unit ## everything that is tested
 
 check lint: dev ## style, types, import directions
 	$(BIN)/ruff check
@@ -46,6 +46,11 @@ rdma-lab: dev ## a kernel with verbs in software, for the verbs transport (docs/
 	$(BIN)/python -m genie.testbed.rdma_kernel
 
 # Tests that need it skip with the reason, which is a failure where CI must be able to do it.
+.PHONY: tshark-if-root
+tshark-if-root:
+	@command -v tshark >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -q && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends tshark; } || echo "goes on without tshark" >&2
+
 .PHONY: rdma-lab-if-possible
 rdma-lab-if-possible: dev
 	$(BIN)/python -m genie.testbed.rdma_kernel || echo "goes on without the rdma-lab" >&2

@@ -441,3 +441,57 @@ def summary(timeline: Timeline) -> dict[str, Any]:
 def save_inputs(run: RunWriter, files: Sequence[tuple[Path, str]]) -> None:
     """Copy every input file into the run directory."""
     run.add_inputs(files)
+
+
+def paths_of_ports(
+    file: Path, source: str | None, destination: str | None, ports: str, *, probe: bool, spread: int | None
+) -> dict[str, Any]:
+    """Paths between two hosts of an emulated testbed by UDP source port: "rows", and what was chosen of the ports.
+
+    Raises:
+        InputError: no such host, or ports that are none.
+        NotReadyError: the testbed cannot be brought up.
+    """
+    from genie.testbed import paths  # noqa: PLC0415 - brings pyroute2
+    from genie.testbed.emulated import EmulatedFabric  # noqa: PLC0415
+    from genie.testbed.namespaces import inside  # noqa: PLC0415
+
+    testbed, numbers = load_testbed(file), _ports_of(ports)
+    source, destination = source or testbed.hosts[0], destination or testbed.hosts[-1]
+    with EmulatedFabric(testbed) as fabric:
+        found = paths.looked_up(fabric, source, destination, numbers)
+        chosen = {"chosen": paths.spread(found, spread)} if spread else {}
+        if probe:
+            with inside(fabric.namespace_fd(source)):
+                hops = paths.probed(fabric.address(source), fabric.address(destination), numbers)
+            links = fabric.arrivals()
+            found = {port: tuple(links.get(hop, hop) for hop in way) for port, way in hops.items()}
+    rows = [{"port": port, "path": " ".join(path)} for port, path in found.items()]
+    return {"rows": rows, "from": source, "to": destination, "paths": len(set(found.values()))} | chosen
+
+
+def paths_of_experiment(file: Path, experiment: Path) -> dict[str, Any]:
+    """Links that several flows of an experiment's schedule use on a testbed: "rows", and how many flows there are."""
+    from genie.formats.experiment import load_experiment  # noqa: PLC0415
+    from genie.testbed.paths import shared_links  # noqa: PLC0415
+
+    loaded = load(replace(load_experiment(experiment), testbed=file))
+    with Lab(loaded.testbed) as lab:
+        routes = lab.hosting(len(loaded.schedule.ranks), loaded.experiment.replay).routes
+    pairs = sorted(loaded.schedule.expected())
+    shared = shared_links(routes[pair] for pair in pairs)
+    hosts = {link for route in routes.values() for link in (route[0], route[-1])}
+    rows = [{"link": link, "flows": flows} for link, flows in shared.most_common() if link not in hosts]
+    return {"rows": rows, "flows": len(pairs), "testbed": loaded.testbed.name}
+
+
+def _ports_of(text: str) -> list[int]:
+    """Port numbers from words such as 50000,50010-50020."""
+    try:
+        ends = [[int(end) for end in word.split("-")] for word in text.split(",")]
+        found = [port for end in ends for port in range(end[0], end[-1] + 1)]
+    except ValueError:
+        found = []
+    if not found or not all(0 < port < 1 << 16 for port in found):
+        raise InputError(f"{text!r} are no ports.", where="--ports", fix="write 50000,50010-50020.")
+    return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from genie.commands.common import PATH, as_json, console_of, print_json
+from genie.commands.common import PATH, as_json, console_of, namespaces_of_process, print_json
 
 
 @click.group()
@@ -72,6 +73,29 @@ def testbed_list(to_json: bool) -> None:
         print_json({"testbeds": rows})
     else:
         console_of().rows(rows, "no testbed is up")
+
+
+@testbed.command("paths")
+@click.argument("file", type=PATH)
+@click.option("--from", "source", help="Host that sends; default: the first.")
+@click.option("--to", "destination", help="Host that receives; default: the last.")
+@click.option("--ports", default="49152-49167", show_default=True, help="UDP source ports, as 50000,50010-50020.")
+@click.option("--probe", is_flag=True, help="Send RoCEv2 probes with rising TTL instead of asking routing tables.")
+@click.option("--spread", type=int, help="Choose so many of the ports that use as many paths as there are.")
+@click.option("--experiment", type=PATH, help="Instead: which links the flows of this experiment share.")
+@as_json
+def testbed_paths(file: Path, experiment: Path | None, to_json: bool, **given: Any) -> None:
+    """Which path RoCEv2 packets take through an emulated testbed, by UDP source port."""
+    from genie.stages import paths_of_experiment, paths_of_ports  # noqa: PLC0415
+
+    namespaces_of_process()
+    about = paths_of_experiment(file, experiment) if experiment is not None else paths_of_ports(file, **given)
+    if to_json:
+        print_json(about)
+        return
+    console = console_of()
+    console.rows(about.pop("rows"), "no link is shared")
+    console.mapping(about)
 
 
 @click.command()

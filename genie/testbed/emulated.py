@@ -136,6 +136,10 @@ class EmulatedFabric:
         """The IPv4 address of a host's first NIC, or of a place on one of them."""
         return self._ends[endpoint_of(host)][1]
 
+    def arrivals(self) -> dict[str, str]:
+        """Address of a port -> the directed link by which packets come to it."""
+        return {port.address: link_name(port.peer, port.node) for row in self._ports.values() for port in row}
+
     def tap(self, link: str) -> tuple[str, Callable[[], None], str]:
         """Where a directed link's packets leave: its name, how to enter that namespace, the interface."""
         port = next(port for row in self._ports.values() for port in row if port.link == link)
@@ -155,6 +159,8 @@ class EmulatedFabric:
 
     def _make_router(self, node: Node) -> None:
         _sysctl("ipv4/ip_forward", "1")
+        _sysctl("ipv4/icmp_ratelimit", "0")  # path probes ask a router more than once a second
+        _sysctl("ipv4/icmp_errors_use_inbound_ifaddr", "1")  # and want to know by which port they came
         if self.testbed.hash_ports:
             _sysctl("ipv4/fib_multipath_hash_policy", str(_MULTIPATH_BY_CHOSEN_FIELDS))
             _sysctl("ipv4/fib_multipath_hash_fields", str(_FIVE_TUPLE))
