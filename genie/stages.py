@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from genie.core.experiment import BUILTIN, AstraRule, Experiment, ReplayRule
+from genie.core.faults import steps
 from genie.core.netmodel import DimensionModel, Estimate, FabricModel, Link, NetworkModel
 from genie.core.schedule import Schedule
 from genie.core.system import Profile, System
@@ -21,8 +21,10 @@ from genie.formats.runfile import RunWriter
 from genie.formats.workload import find_traces, load_workload
 from genie.lower import lower
 from genie.lower.pairing import refuse_unpaired
+from genie.replay.faulting import Alter, Faulting
 from genie.replay.launcher import LaunchOptions, Progress
 from genie.replay.local import Place, Replayed, ReplayOptions, replay
+from genie.replay.pressure import CpuPressure
 from genie.replay.transports.choice import choice
 from genie.simulate import astra
 from genie.simulate.astra import AstraSim
@@ -32,7 +34,6 @@ from genie.simulate.astra_process import Limits
 from genie.simulate.builtin import simulate
 from genie.testbed.files import load_testbed
 from genie.testbed.namespaces import capability
-from genie.units import us_to_s
 
 Watch = Callable[[Progress], None]
 LOOPBACK: Final = "127.1.0."
@@ -103,6 +104,7 @@ def load(experiment: Experiment) -> Loaded:
             where=str(experiment.testbed),
             fix="use a larger testbed or a smaller workload.",
         )
+    steps(experiment.replay.faults, testbed, workload.ranks, experiment.replay.repeats)
     sizes = tuple(d.size for d in network.dimensions) if network else None
     schedule = lower(workload, system, sizes, read_custom_collectives(system))
     return Loaded(experiment, testbed, system, schedule, network)
@@ -119,6 +121,7 @@ class Hosting:
     counters: Callable[[], dict[str, dict[str, int]]]
     mtu_bytes: int = LOOPBACK_MTU
     super_packet_segments: int = LOOPBACK_SEGMENTS
+    alter: Callable[[], Alter] | None = None
 
 
 class Lab(AbstractContextManager["Lab"]):
@@ -184,7 +187,13 @@ class Lab(AbstractContextManager["Lab"]):
 
         places = tuple(place(rank) for rank in range(ranks))
         segments = fabric.super_packet_segments
-        return Hosting(self.kind, places, routes, 0, fabric.counters, self.testbed.mtu, segments)
+        alter = None if self.kind == RDMA_LAB else self._alterations
+        return Hosting(self.kind, places, routes, 0, fabric.counters, self.testbed.mtu, segments, alter)
+
+    def _alterations(self) -> Alter:
+        from genie.testbed.alter import Alterations  # noqa: PLC0415 - pyroute2 is slow to import
+
+        return Alterations(self._fabric)
 
     def _on_loopback(self, ranks: int) -> Hosting:
         """Every rank has a loopback address of its own and paces itself at its host link's rate."""
@@ -337,7 +346,11 @@ def run_replay(
     )
     _save_network(run, testbed, hosting, rule)
     before, pressure = hosting.counters(), CpuPressure()
-    result = replay(schedule, hosting.places, options, watch)
+    alter = hosting.alter() if hosting.alter is not None and rule.faults else None
+    faulting = Faulting(rule.faults, testbed, hosting.routes, rule.repeats, alter)
+    result = replay(schedule, hosting.places, options, watch, faulting)
+    if rule.faults:
+        run.save_table("faults", faulting.table())
     _save_counters(run, before, hosting.counters())
     run.add_environment(cpu_pressure=pressure.share(), clock_bound_ns=0)  # all ranks share this machine's clock
     run.save_timeline(result.timeline)
@@ -348,28 +361,6 @@ def run_replay(
         results["error"] = str(result.error)
     run.finish(status, results, [check.as_dict() for check in result.checks])
     return result
-
-
-class CpuPressure:
-    """How much of the time since this object was made some process of the machine waited for a processor (PSI)."""
-
-    def __init__(self) -> None:
-        self._begun, self._waited = time.monotonic(), _waited_s()
-
-    def share(self) -> float | None:
-        """None where the kernel does not tell."""
-        now = _waited_s()
-        if now is None or self._waited is None:
-            return None
-        return (now - self._waited) / max(time.monotonic() - self._begun, 1e-9)
-
-
-def _waited_s() -> float | None:
-    try:
-        line = Path("/proc/pressure/cpu").read_text(encoding="ascii").splitlines()[0]
-        return us_to_s(int(line.rpartition("total=")[2]))
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _save_statistics(run: RunWriter, statistics: Mapping[int, Mapping[str, int]]) -> None:

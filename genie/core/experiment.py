@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from genie.core.faults import Fault
 from genie.core.system import Profile
 from genie.errors import InputError
 
@@ -36,7 +37,8 @@ class LoopRule:
 class ReplayRule:
     """How a replay is done (see replay.local.ReplayOptions for units and meaning).
 
-    `transport` names what moves the messages, `options` are what only that transport understands.
+    `transport` names what moves the messages, `options` are what only that transport understands, `faults` what goes
+    wrong meanwhile.
     """
 
     warmup: int = 1
@@ -46,6 +48,7 @@ class ReplayRule:
     verify: bool = False
     transport: str = "tcp"
     options: Mapping[str, Any] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.repeats < 1 or self.flows < 1 or self.stall_timeout_s <= 0:

@@ -310,8 +310,11 @@ class Testbed:
         fastest_bps = max(self.wire_bps(cable) for cable in self.cables if cable.a in hosts or cable.b in hosts)
         return max(MIN_WINDOW_BYTES, fastest_bps * WAKE_UP_NS // (BITS_PER_BYTE * NS_PER_S))
 
-    def next_hops(self, destination: str | Endpoint) -> dict[str, list[str]]:
-        """For every node, the neighbours on its shortest paths to a host's NIC (through switches only)."""
+    def next_hops(self, destination: str | Endpoint, down: frozenset[str] = frozenset()) -> dict[str, list[str]]:
+        """For every node, the neighbours on its shortest paths to a host's NIC (through switches only).
+
+        `down`: directed links that do not exist at the moment; a node that they cut off is not told of.
+        """
         end = endpoint_of(destination)
         near, hosts = self.neighbours(), set(self.hosts)
         distance = {end.host: 0}
@@ -321,12 +324,16 @@ class Testbed:
             if at in hosts and at != end.host:
                 continue
             for neighbour in [near[at][end.nic]] if at == end.host else near[at]:
-                if neighbour not in distance:
+                if neighbour not in distance and link_name(neighbour, at) not in down:
                     distance[neighbour] = distance[at] + 1
                     queue.append(neighbour)
         passing = (distance.keys() - hosts) | {end.host}
         return {
-            node: [n for n in near[node] if n in passing and distance[n] == distance[node] - 1]
+            node: [
+                n
+                for n in near[node]
+                if n in passing and distance[n] == distance[node] - 1 and link_name(node, n) not in down
+            ]
             for node in distance
             if node != end.host
         }

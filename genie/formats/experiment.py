@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from genie.core.experiment import AstraRule, Experiment, LoopRule, ReplayRule
 from genie.core.system import Profile
 from genie.errors import InputError
+from genie.formats.faults import FaultFile
 from genie.formats.textfile import read_yaml, wrong_fields
 from genie.units import parse_size_bytes
 
@@ -88,6 +89,7 @@ class ExperimentFile(_Model):
     queues_per_dim: int = Field(1, ge=1)
     replay: ReplayFile = ReplayFile()
     loop: LoopFile = LoopFile()
+    faults: tuple[FaultFile, ...] = ()
 
 
 def load_experiment(path: Path | str) -> Experiment:
@@ -191,6 +193,6 @@ def _experiment(file: ExperimentFile, source: Path) -> Experiment:
         profile=file.profile,
         extended=file.extended,
         queues_per_dim=file.queues_per_dim,
-        replay=ReplayRule(**file.replay.model_dump()),
+        replay=ReplayRule(**file.replay.model_dump(), faults=tuple(fault.fault() for fault in file.faults)),
         loop=LoopRule(**file.loop.model_dump()),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from genie.core.faults import DelayChange
 from genie.core.system import RemoteMemory
 from genie.errors import GenieError, InternalError, RunError
 from genie.replay.clock import Clock, RealClock, sharpen_timers
@@ -131,7 +132,7 @@ class Agent:
         self._open_transport().connect(peers, message["deadline_ns"])
         self._channel.send({"op": "connected"})
 
-    def _prepare(self, _: Message) -> None:
+    def _prepare(self, message: Message) -> None:
         plan = self._plan
         self._lingering = False
         self._runner = None
@@ -145,6 +146,7 @@ class Agent:
             plan.delays_ns,
             plan.memory,
             self._attend,
+            [DelayChange(*row) for row in message.get("delays", ())],
         )
         self._channel.send({"op": "ready"})
 

@@ -14,6 +14,7 @@ from genie.errors import GenieError, RunError
 from genie.replay.agent import AgentPlan
 from genie.replay.clock import Clock, RealClock
 from genie.replay.control import Message
+from genie.replay.during import During, Quiet
 from genie.replay.interrupt import InterruptedRunError, Interrupts
 from genie.replay.ranks import Rank, Spawn, first_killed, fork
 from genie.replay.record import RankRecord
@@ -95,6 +96,7 @@ def launch(
     peers_of: Callable[[int], set[int]] | None = None,
     spawn: Spawn = fork,
     clock: Clock | None = None,
+    during: During | None = None,
 ) -> Outcome:
     """Run a replay.
 
@@ -105,6 +107,7 @@ def launch(
         peers_of: whom a rank exchanges messages with; everybody when absent.
         spawn: how ranks are started: ranks.fork or ranks.thread.
         clock: the launcher's.
+        during: what happens beside the ranks while they run.
 
     Returns:
         What was measured; `status` and `error` tell of a run that failed or was interrupted, with what there is of it.
@@ -113,7 +116,7 @@ def launch(
     everybody = set(range(len(plans)))
     with Interrupts() as interrupts:
         launcher = _Launcher(plans, options, watch, peers_of or (lambda _: everybody), spawn, clock or RealClock())
-        launcher.check = interrupts.check
+        launcher.check, launcher.during = interrupts.check, during or Quiet()
         try:
             launcher.run()
         except GenieError as error:
@@ -150,6 +153,7 @@ class _Launcher:
         self._waiting: dict[int, Rank] = {}
         self._told: dict[int, Outstanding] = {}
         self.check: Callable[[], None] = lambda: None
+        self.during: During = Quiet()
         self.outcome = Outcome()
 
     def run(self) -> None:
@@ -191,7 +195,9 @@ class _Launcher:
 
     def _run_once(self, iteration: int) -> None:
         self._iteration = iteration
-        self._order({"op": "prepare"})
+        delays = self.during.delays(iteration) if iteration >= 0 else {}
+        for rank in self._ranks:
+            self._send(rank, {"op": "prepare", "delays": delays.get(rank.rank, [])})
         self._gather("ready", lambda *_: None)
         records: dict[int, RankRecord] = {}
         if iteration >= 0:
@@ -201,8 +207,11 @@ class _Launcher:
             records[rank.rank] = RankRecord.from_bytes(block)
             self.outcome.cpu_ns[rank.rank] = self.outcome.cpu_ns.get(rank.rank, 0) + message["cpu_ns"]
 
-        self._order({"op": "run", "start_ns": self._clock.now_ns() + START_MARGIN_NS})
+        start_ns = self._clock.now_ns() + START_MARGIN_NS
+        self._order({"op": "run", "start_ns": start_ns})
+        self.during.begin(iteration, start_ns, self._ranks)
         self._gather("done", take, running=True)
+        self.during.end(self._clock.now_ns())
 
     def _take_count(self, rank: Rank, message: Message) -> None:
         if message["statistics"]:
@@ -219,13 +228,21 @@ class _Launcher:
             for rank in self._ranks:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
             while self._waiting:
-                for key, _ in selector.select(TICK_S):
+                for key, _ in selector.select(self._act() if running else TICK_S):
                     if self._listen(key.data, op, take):
                         selector.unregister(key.fileobj)
                 self.check()
                 self._judge()
                 if running:
                     self._show()
+
+    def _act(self) -> float:
+        """Whatever is due beside the ranks; seconds until something may be again."""
+        due_ns = self.during.due_ns()
+        if due_ns is not None and due_ns <= self._clock.now_ns():
+            self.during.act(self._clock.now_ns())
+            due_ns = self.during.due_ns()
+        return TICK_S if due_ns is None else min(TICK_S, max(0.0, ns_to_s(due_ns - self._clock.now_ns())))
 
     def _listen(self, rank: Rank, op: str, take: Callable[[Rank, Message, bytes], None]) -> bool:
         """Take one message; whether it was the one waited for."""
@@ -264,9 +281,12 @@ class _Launcher:
         self.outcome.status = Status.PARTIAL if isinstance(error, InterruptedRunError) else Status.FAILED
         if isinstance(error, _RankFailedError):
             error = _first_cause(self._ranks, error)
+        meanwhile = self.during.tell()
         blame = self._collect_stories()
         if blame and not isinstance(error, InterruptedRunError):
             error = type(error)(f"{error.what} At that moment {blame}", where=error.where, fix=error.fix)
+        if meanwhile and not isinstance(error, InterruptedRunError):
+            error = type(error)(f"{error.what} {meanwhile}", where=error.where, fix=error.fix)
         self.outcome.error = error
 
     def _collect_stories(self) -> str:
@@ -311,6 +331,8 @@ class _Launcher:
 
     def close(self) -> None:
         """No rank outlives this."""
+        with contextlib.suppress(GenieError):  # a run that failed has said why
+            self.during.end(self._clock.now_ns())
         grace_ms = GRACE_MS if self.outcome.status is Status.OK else 0
         for rank in self._ranks:
             rank.end(grace_ms)

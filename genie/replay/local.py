@@ -14,6 +14,7 @@ from genie.errors import GenieError, InputError, RunError
 from genie.replay.agent import AgentPlan
 from genie.replay.assemble import assemble
 from genie.replay.clock import SPIN_NS
+from genie.replay.during import During
 from genie.replay.launcher import LaunchOptions, Outcome, Progress, launch
 from genie.replay.ranks import Spawn, fork, thread
 from genie.replay.selfcheck import Check, self_check
@@ -79,8 +80,9 @@ def replay(
     places: Sequence[Place],
     options: ReplayOptions,
     watch: Callable[[Progress], None] = lambda _: None,
+    during: During | None = None,
 ) -> Replayed:
-    """Send the schedule for real.
+    """Send the schedule for real; `during`: what happens beside the ranks meanwhile.
 
     Raises:
         InputError: fewer places than ranks, more flows than ports were set aside for, an unknown transport or one that
@@ -104,6 +106,7 @@ def replay(
         options,
         watch,
         fork,
+        during,
     )
 
 
@@ -137,9 +140,10 @@ def _execute(
     options: ReplayOptions,
     watch: Callable[[Progress], None],
     spawn: Spawn,
+    during: During | None = None,
 ) -> Replayed:
     partners = _partners(schedule)
-    outcome = launch(plans, options.launch, watch, lambda rank: partners.get(rank, set()), spawn)
+    outcome = launch(plans, options.launch, watch, lambda rank: partners.get(rank, set()), spawn, None, during)
     return _result(schedule, options, outcome)
 
 

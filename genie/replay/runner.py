@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+from genie.core.faults import DelayChange
 from genie.core.system import RemoteMemory
 from genie.core.timeline import UNKNOWN
 from genie.engine.events import (
@@ -115,6 +116,7 @@ class Runner:
             and to that of an acknowledgement.
         memory: the remote memory model (that requests of several ranks queue at one pool is not modelled here).
         attend: called between events at least every 50 ms; may raise to abort.
+        changes: of those delays, for a while.
     """
 
     def __init__(
@@ -127,10 +129,14 @@ class Runner:
         delays_ns: Mapping[int, int] | None = None,
         memory: RemoteMemory | None = None,
         attend: Callable[[], None] = lambda: None,
+        changes: Sequence[DelayChange] = (),
     ) -> None:
         self._engine, self._transport, self._clock = engine, transport, clock
         self._pace = Pace(0, dilation, spin_ns)
         self._delays_ns, self._memory, self._attend = delays_ns or {}, memory or RemoteMemory(), attend
+        self._changes: dict[int, list[DelayChange]] = {}
+        for change in changes:
+            self._changes.setdefault(change.peer, []).append(change)
         self._due: list[tuple[int, int, Event]] = []
         self._serial = 0
         self._event_ns = 0
@@ -229,12 +235,21 @@ class Runner:
         self._transport.post_send(action.handle, *key)
 
     def _complete(self, completion: Completion) -> None:
-        delay_ns = self._delays_ns.get(completion.peer, 0)
-        done_ns = max(0, self._pace.virtual_ns(completion.done_ns)) + delay_ns
+        wire_ns = max(0, self._pace.virtual_ns(completion.done_ns))
+        delay_ns = self._delay_ns(completion.peer, wire_ns)
+        done_ns = wire_ns + delay_ns
         if completion.kind is Kind.SEND:
             self._acknowledged(completion, done_ns)
         else:
             self._received(completion, done_ns, delay_ns)
+
+    def _delay_ns(self, peer: int, wire_ns: int) -> int:
+        """Of what arrived at that time."""
+        delay_ns = self._delays_ns.get(peer, 0)
+        for change in self._changes.get(peer, ()):
+            if change.start_ns <= wire_ns < change.end_ns:
+                delay_ns += change.more_ns
+        return delay_ns
 
     def _acknowledged(self, completion: Completion, done_ns: int) -> None:
         row = self._log.sends[completion.handle]

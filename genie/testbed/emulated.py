@@ -10,7 +10,7 @@ import os
 import select
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -35,6 +35,9 @@ HOST_QUEUE_BYTES: Final = 64 << 20
 _LOOPBACK_INDEX: Final = 1
 _FIRST_NIC_TABLE: Final = 100
 _OPERSTATE_UP: Final = 6
+_TABLE_AT: Final = 4
+"""Where a route's message has its table."""
+
 _MULTIPATH_BY_CHOSEN_FIELDS: Final = 3
 _FIVE_TUPLE: Final = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 """Addresses, protocol and ports. (Policy 1 hashes the same, but believes the random hash that the kernel's own TCP puts
@@ -142,8 +145,32 @@ class EmulatedFabric:
 
     def tap(self, link: str) -> tuple[str, Callable[[], None], str]:
         """Where a directed link's packets leave: its name, how to enter that namespace, the interface."""
-        port = next(port for row in self._ports.values() for port in row if port.link == link)
+        port = self.port(link)
         return link, lambda: self.enter(port.node), port.name
+
+    def port(self, link: str) -> Port:
+        """The port that a directed link leaves through."""
+        return next(port for row in self._ports.values() for port in row if port.link == link)
+
+    def shape_of(self, port: Port) -> Shape:
+        """How a port is shaped as long as nothing is wrong."""
+        queue_bytes = HOST_QUEUE_BYTES if port.node in self._hosts else port.cable.buffer_bytes
+        return Shape(self.testbed.wire_bps(port.cable), queue_bytes, self.testbed.mtu)
+
+    def say(self, node: str, requests: Iterable[Request]) -> None:
+        """Change something in a node's namespace.
+
+        Raises:
+            OSError: the kernel refused; `filename` is what.
+        """
+        self._conversations[node].say(requests)
+
+    def routes(self, down: frozenset[str] = frozenset()) -> dict[str, dict[tuple[str, int], Request]]:
+        """Node -> (what, table) -> the request for each of its routes, while some directed links are down."""
+        return {
+            node: {(row.what, row.body[_TABLE_AT]): row for row in rows if row.kind == netlink.NEW_ROUTE}
+            for node, rows in self._routes(down).items()
+        }
 
     def _create(self, node: Node) -> None:
         fd = self._namespaces[node.name] = create()
@@ -193,9 +220,8 @@ class EmulatedFabric:
         """Everything about a node's ports; the far ends exist by now."""
         yield netlink.up(_LOOPBACK_INDEX)
         for port in self._ports[node]:
-            queue_bytes = HOST_QUEUE_BYTES if node in self._hosts else port.cable.buffer_bytes
             yield netlink.address(port.index, port.address, PREFIX)
-            yield from shape(port.index, Shape(self.testbed.wire_bps(port.cable), queue_bytes, self.testbed.mtu))
+            yield from shape(port.index, self.shape_of(port))
             yield netlink.up(port.index)
             yield netlink.neighbour(port.index, port.peer_address, mac(port.peer_address))
         yield from self._places(node)
@@ -213,24 +239,29 @@ class EmulatedFabric:
             wanted = Shape(wire_bps, spec.buffer_bytes, self.testbed.mtu)
             yield from shape_loopback(_LOOPBACK_INDEX, [address for _, _, address in places], wanted)
 
-    def _routes(self) -> dict[str, list[Request]]:
-        """Every switch knows every NIC by all shortest ways; what leaves a host leaves by the NIC it is from."""
+    def _routes(self, down: frozenset[str] = frozenset()) -> dict[str, list[Request]]:
+        """Every switch knows every NIC by all shortest ways; what leaves a host leaves by the NIC it is from.
+
+        `down`: directed links that do not exist at the moment.
+        """
         routes: dict[str, list[Request]] = {node: [] for node in self._ports}
         for host in self.testbed.hosts:
-            routes[host] += self._host_routes(host)
+            routes[host] += self._host_routes(host, down)
         for end, (_, address) in self._ends.items():
-            for node, hops in self.testbed.next_hops(end).items():
+            for node, hops in self.testbed.next_hops(end, down).items():
                 if node not in self._hosts and (hops != [end.host] or end.slot):
                     ways = [(far.peer_address, far.index) for far in (self._towards[node, hop] for hop in hops)]
                     routes[node].append(netlink.route(address, 32, ways, {}))
         return routes
 
-    def _host_routes(self, host: str) -> Iterator[Request]:
+    def _host_routes(self, host: str, down: frozenset[str]) -> Iterator[Request]:
         """To its switch; of several NICs each has a table of its own, for what its addresses send."""
         row, metrics = self._ports[host], self._host_metrics()
-        yield netlink.route(*_ANYWHERE, [(row[0].peer_address, row[0].index)], metrics)
+        if row[0].link not in down:
+            yield netlink.route(*_ANYWHERE, [(row[0].peer_address, row[0].index)], metrics)
         for at, port in enumerate(row[1:], start=_FIRST_NIC_TABLE):
-            yield netlink.route(*_ANYWHERE, [(port.peer_address, port.index)], metrics, at)
+            if port.link not in down:
+                yield netlink.route(*_ANYWHERE, [(port.peer_address, port.index)], metrics, at)
             for where, address in self._ends.values():
                 if where is port:
                     yield netlink.rule(address, at)

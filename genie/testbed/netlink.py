@@ -19,14 +19,14 @@ LINK_EVENTS: Final = 1
 
 NEW_LINK, GET_LINK = 16, 18
 NEW_ADDRESS: Final = 20
-NEW_ROUTE, GET_ROUTE = 24, 26
+NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26
 NEW_NEIGHBOUR: Final = 28
 NEW_RULE: Final = 32
 GET_QDISC: Final = 38
 ERROR, DONE = 2, 3
 
 REQUEST, ACKNOWLEDGE = 0x1, 0x4
-CREATE, EXCLUSIVE = 0x400, 0x200
+CREATE, EXCLUSIVE, REPLACE = 0x400, 0x200, 0x100
 DUMP: Final = 0x300
 _CAPPED, _WITH_TEXT = 0x100, 0x200
 
@@ -130,6 +130,11 @@ def resize(index: int, mtu: int, gso_segments: int) -> Request:
     """Give an interface, such as a loopback, another MTU and length of super-packets."""
     body = INTERFACE.pack(0, 0, index, 0, 0) + number(IFLA_MTU, mtu) + number(_IFLA_GSO_MAX_SEGS, gso_segments)
     return Request(NEW_LINK, 0, body, f"resizing interface {index}")
+
+
+def down(index: int) -> Request:
+    """Switch an interface off."""
+    return Request(NEW_LINK, 0, INTERFACE.pack(0, 0, index, 0, IFF_UP), f"switching off interface {index}")
 
 
 def address(index: int, ip: str, prefix: int) -> Request:

@@ -94,9 +94,9 @@ class RdmaFabric(EmulatedFabric):
         self._namespaces[node.name] = current()
         self._conversations[node.name] = Conversation()
 
-    def _routes(self) -> dict[str, list[Request]]:
+    def _routes(self, down: frozenset[str] = frozenset()) -> dict[str, list[Request]]:
         """Those of the switches; a host's is in a table of its own (see _steer)."""
-        routes = super()._routes()
+        routes = super()._routes(down)
         return routes | {host: [] for host in self.testbed.hosts}
 
     def _steer(self, host: str, port: Port) -> None:

@@ -79,6 +79,14 @@ def _laid_out(wanted: Shape) -> tuple[Request, ...]:
         return tuple(_requests(bytes(batch.batch)))
 
 
+def reshape(index: int, wanted: Shape) -> Iterator[Request]:
+    """What to ask for so that an interface that is shaped gets another rate or queue; what is queued stays."""
+    with contextlib.closing(IPBatch()) as batch:
+        _class(batch, (_BULK, _BULK_QUEUE), wanted, wanted.wire_bps, 1, index, verb="change")
+        _class(batch, (_SMALL, _SMALL_QUEUE), wanted, max(wanted.wire_bps // 10, MIN_REAL_BPS), 0, index, verb="change")
+        yield from _requests(bytes(batch.batch))
+
+
 def shape_loopback(index: int, sources: Sequence[str], wanted: Shape) -> Iterator[Request]:
     """What to ask for so that what each address sends to its own host is shaped for itself; small packets are not."""
     with contextlib.closing(IPBatch()) as batch:
@@ -91,13 +99,15 @@ def shape_loopback(index: int, sources: Sequence[str], wanted: Shape) -> Iterato
         yield from _requests(bytes(batch.batch))
 
 
-def _class(batch: Any, names: tuple[int, int], wanted: Shape, rate_bps: int, prio: int, index: int = 0) -> None:
+def _class(
+    batch: Any, names: tuple[int, int], wanted: Shape, rate_bps: int, prio: int, index: int = 0, verb: str = "add"
+) -> None:
     """A class and its queue, of those names."""
     frame, rate = wanted.mtu + ETHERNET_BYTES, f"{rate_bps}bit"
     burst = max(2 * frame, wanted.wire_bps * BURST_NS // (BITS_PER_BYTE * NS_PER_S))
     common = {"burst": burst, "cburst": burst, "quantum": frame}
-    batch.tc("add-class", "htb", index, names[0], parent=_ROOT, rate=rate, ceil=rate, prio=prio, **common)
-    batch.tc("add", "bfifo", index, names[1], parent=names[0], limit=wanted.queue_bytes)
+    batch.tc(f"{verb}-class", "htb", index, names[0], parent=_ROOT, rate=rate, ceil=rate, prio=prio, **common)
+    batch.tc(verb, "bfifo", index, names[1], parent=names[0], limit=wanted.queue_bytes)
 
 
 def _rule(batch: Any, place: int, keys: Sequence[str], target: int, index: int = 0) -> None:
