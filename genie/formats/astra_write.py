@@ -225,28 +225,21 @@ def write_ns3_topology(path: Path, model: DimensionModel) -> None:
 
 
 def write_htsim_topology(path: Path, model: DimensionModel) -> None:
-    """A fat tree of two tiers with one switch below: what htsim's loader makes of a single switch.
+    """A fat tree of one switch, below another that nothing crosses: htsim's loader knows no smaller one.
 
     Raises:
         InputError: the model is no single Switch.
     """
     dimension = _one_switch(model, "htsim", "--htsim-topology FILE")
+    ranks, latency_ns = model.ranks, round(dimension.latency_ns.value)
     rate_gbps = max(1, round(bps_to_gigabits(dimension.bandwidth_bps.value)))
-    latency_ns = round(dimension.latency_ns.value)
-    radix = model.ranks
+    each = f"Downlink_speed_Gbps {rate_gbps}\nDownlink_Latency_ns {latency_ns}"
     lines = [
-        f"Nodes {radix}",
+        f"Nodes {ranks}",
         "Tiers 2",
-        f"Podsize {radix}",
-        "Tier 0",
-        f"Downlink_speed_Gbps {rate_gbps}",
-        f"Radix_Down {radix}",
-        f"Radix_Up {radix}",
-        f"Downlink_Latency_ns {latency_ns}",
-        "Tier 1",
-        f"Downlink_speed_Gbps {rate_gbps}",
-        f"Radix_Down {radix}",
-        f"Downlink_Latency_ns {latency_ns}",
+        f"Podsize {ranks}",
+        f"Tier 0\n{each}\nRadix_Down {ranks}\nRadix_Up 1\nOversubscribed {ranks}",
+        f"Tier 1\n{each}\nRadix_Down 1",
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

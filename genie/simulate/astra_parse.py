@@ -19,7 +19,7 @@ _HELD: Final = re.compile(r"\[HardwareResource\] \[critical\] .*node id: (\d+)")
 _SWALLOWED: Final = re.compile(r"a callable is removed before call(?: (.*))?$")
 _COMPLAINT: Final = re.compile(
     r"\[(?:critical|error|C|E)\]|^\[Error\]|[Aa]ssert|terminate called|what\(\):|Segmentation|^Unable to|^Warning:"
-    r"|corrupted|free\(\): |double free|malloc\(\)|Cannot find|error while loading|: version `"
+    r"|^Mismatch|corrupted|free\(\): |double free|malloc\(\)|Cannot find|error while loading|: version `"
 )
 _STAMP: Final = re.compile(r"^(?:\[[^\]]*\] ?)*(?:<[^>]*>: ?)?")
 _MOST_COMPLAINTS: Final = 20

@@ -65,6 +65,7 @@ _KNOWN: Final = (
         "htsim told the end of a flow twice",
         "update ASTRA-sim (its pull request 369).",
     ),
+    _known("^Mismatch|tier", "htsim refuses the topology", "correct the file given as --htsim-topology."),
     _known("Simulation timed out", "htsim reached its own limit of 4 simulated seconds", "use a smaller workload."),
     _known("Fail to setup ns3|Could not open|cannot open|cant open", "ns-3 cannot open a file", "check --ns3-config."),
     _known(

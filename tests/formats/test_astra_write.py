@@ -128,5 +128,4 @@ def test_htsim_gets_a_tree_of_one_switch(tmp_path):
     write_htsim_topology(tmp_path / "t.topo", replace(switch(), dimensions=switch(8).dimensions))
     text = (tmp_path / "t.topo").read_text()
     assert text.startswith("Nodes 8\n")
-    assert "Downlink_speed_Gbps 200\nRadix_Down 8\n" in text
-    assert "Downlink_Latency_ns 750\n" in text
+    assert "Downlink_speed_Gbps 200\nDownlink_Latency_ns 750\nRadix_Down 8\nRadix_Up 1\nOversubscribed 8\n" in text

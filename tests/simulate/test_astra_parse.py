@@ -89,6 +89,16 @@ def test_flows_of_a_real_ns3_run(shared, tmp_path):
     assert all(flow.end_ns > flow.start_ns and flow.size_bytes > 0 for flow in flows)
 
 
+def test_flows_of_a_real_htsim_run():
+    flows = read_htsim_flows(OUTPUTS / "all_reduce_htsim" / "stdout.txt")
+    assert len(flows) == 4 * 6
+    assert {(flow.src + 1) % 4 for flow in flows} == {0, 1, 2, 3}
+    assert all(flow.dst == (flow.src + 1) % 4 and flow.size_bytes == 1 << 18 for flow in flows)
+    finish = {finish.finish_ns for finish in spoken("all_reduce_htsim").finished.values()}
+    assert finish == {49513}
+    assert 0 < max(flow.end_ns for flow in flows) <= 49513
+
+
 def test_htsim_tells_ends_only(tmp_path):
     path = tmp_path / "stdout.txt"
     path.write_text(

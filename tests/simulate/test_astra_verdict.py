@@ -13,7 +13,7 @@ def verdict(case, ranks):
     return judge(ended, read_spoken(folder / "stdout.txt", folder / "stderr.txt"), ranks, Limits(), folder)
 
 
-@pytest.mark.parametrize("case", ["data_parallel_unaware", "incast_aware"])
+@pytest.mark.parametrize("case", ["data_parallel_unaware", "incast_aware", "all_reduce_htsim"])
 def test_good_runs_are_good(case):
     assert verdict(case, 4) is None
 
