@@ -110,11 +110,12 @@ def hosts_of_process(transport: str, out: Path) -> str:
     if not choice(transport).rdma:
         return namespaces_of_process()
     from genie.stages import RDMA_LAB  # noqa: PLC0415
-    from genie.testbed.rdma_vm import GuestOptions, inside_guest, run_in_guest  # noqa: PLC0415
+    from genie.testbed.rdma_vm import inside_guest  # noqa: PLC0415
 
     if not inside_guest():
-        command = [sys.executable, "-m", "genie", *sys.argv[1:]]
-        sys.exit(run_in_guest(command, out, GuestOptions(timeout_s=None)))
+        from genie.commands.rdma_lab import go_on_in_guest  # noqa: PLC0415
+
+        sys.exit(go_on_in_guest(out))
     return RDMA_LAB
 
 

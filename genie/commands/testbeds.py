@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,31 @@ def testbed_graph(file: Path, form: str) -> None:
 
 @testbed.command("up")
 @click.argument("file", type=PATH)
-def testbed_up(file: Path) -> None:
-    """Bring an emulated testbed up and keep it until `genie testbed down`."""
+@click.argument("command", nargs=-1)
+@click.option(
+    "--kind",
+    type=click.Choice(["namespaces", "rdma-vm"]),
+    default="namespaces",
+    show_default=True,
+    help="rdma-vm: hosts with RDMA devices, in a guest of the rdma-lab, for as long as COMMAND runs.",
+)
+@click.option("--share", type=PATH, default=Path("runs"), show_default=True, help="rdma-vm: what COMMAND may write to.")
+@click.option("--delay", default="0 ns", show_default=True, help="rdma-vm: delay of every switch port, real time.")
+@click.option(
+    "--loss", type=float, default=0.0, show_default=True, help="rdma-vm: share lost at random per switch port."
+)
+@click.option("--mark", default="0 B", show_default=True, help="rdma-vm: RED marks (ECN) from this queue on; 0: never.")
+def testbed_up(file: Path, command: tuple[str, ...], kind: str, share: Path, **impairment: Any) -> None:
+    """Bring an emulated testbed up and keep it until `genie testbed down`; or run COMMAND on it (rdma-vm)."""
     from genie.testbed.files import load_testbed  # noqa: PLC0415
     from genie.testbed.keeper import keep_up  # noqa: PLC0415
 
+    if kind == "rdma-vm":
+        from genie.commands.rdma_lab import run_on_fabric  # noqa: PLC0415
+
+        sys.exit(run_on_fabric(load_testbed(file), command, share, **impairment))
+    if command:
+        raise click.UsageError("a COMMAND is run with --kind rdma-vm only.")
     for line in keep_up(load_testbed(file)):
         click.echo(line)
 

@@ -26,6 +26,7 @@ from genie.testbed.routes import FlowKey
 from genie.units import ns_to_us
 
 FIRST_TABLE: Final = 1000
+NAMED: Final = Path("/run/netns")
 _RULE_SELF, _RULE_OUT, _RULE_FROM, _RULE_LOCAL = 9, 10, 11, 100
 _BULK_QUEUE: Final = "1:1"
 _TIMEOUT_S: Final = 10
@@ -71,6 +72,7 @@ class RdmaFabric(EmulatedFabric):
         super().__init__(testbed)
         self._impairment = impairment or Impairment()
         self._rules: list[list[str]] = []
+        self._named: list[str] = []
         for place, host in enumerate(testbed.hosts):
             self._ports[host] = [replace(port, name=f"nic{place}") for port in self._ports[host]]
         self._towards = {(port.node, port.peer): port for row in self._ports.values() for port in row}
@@ -86,6 +88,22 @@ class RdmaFabric(EmulatedFabric):
             self._steer(host, self._ports[host][0])
             _run("rdma", "link", "add", self.device(host), "type", "rxe", "netdev", self._ports[host][0].name)
         self._impair()
+        self._name_switches()
+
+    def usage(self) -> list[str]:
+        """Which host has which device and address, and how to enter a switch."""
+        hosts = [f"{host}: {self.device(host)}, address {self.address(host)}" for host in self.testbed.hosts]
+        switches = [node.name for node in self.testbed.nodes if node.name not in self._hosts]
+        return [*hosts, *(f"{name}: ip netns exec {name} COMMAND" for name in switches)]
+
+    def _name_switches(self) -> None:
+        """Let `ip netns` find them; the guest's /run vanishes with the guest."""
+        NAMED.mkdir(parents=True, exist_ok=True)
+        for node, namespace in self._namespaces.items():
+            if node not in self._hosts:
+                (NAMED / node).touch()
+                _run("mount", "--bind", f"/proc/{os.getpid()}/fd/{namespace}", str(NAMED / node))
+                self._named.append(node)
 
     def _create(self, node: Node) -> None:
         if node.role is Role.SWITCH:
@@ -129,7 +147,11 @@ class RdmaFabric(EmulatedFabric):
         for rule in self._rules:
             with contextlib.suppress(NotReadyError):
                 _run("ip", "rule", "del", *rule)
-        self._rules = []
+        for node in self._named:
+            with contextlib.suppress(NotReadyError, OSError):
+                _run("umount", str(NAMED / node))
+                (NAMED / node).unlink()
+        self._rules, self._named = [], []
         super().close()
 
 
@@ -139,14 +161,14 @@ def queue_commands(impairment: Impairment, port: Port, wire_bps: int) -> Iterato
     if impairment.delay_ns or impairment.loss:
         delay = ["delay", f"{ns_to_us(impairment.delay_ns):.0f}us"] if impairment.delay_ns else []
         loss = ["loss", f"{100 * impairment.loss:.4f}%"] if impairment.loss else []
-        yield ["parent", parent, "handle", "20:", "netem", "limit", str(max(1000, buffer_bytes // 256)), *delay, *loss]
-        parent = "20:1"
+        yield ["parent", parent, "handle", "40:", "netem", "limit", str(max(1000, buffer_bytes // 256)), *delay, *loss]
+        parent = "40:1"
     if impairment.mark_bytes:
         least = impairment.mark_bytes
         most = min(3 * least, buffer_bytes)
         burst = max(1, (2 * least + most) // (3 * 1000) + 1)
         yield [
-            *("parent", parent, "handle", "30:", "red", "limit", str(buffer_bytes), "min", str(least)),
+            *("parent", parent, "handle", "50:", "red", "limit", str(buffer_bytes), "min", str(least)),
             *("max", str(most), "avpkt", "1000", "burst", str(burst), "bandwidth", f"{wire_bps}bit"),
             *("probability", "1", "ecn"),
         ]

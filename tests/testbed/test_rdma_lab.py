@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from genie.cli import main
 from genie.errors import RunError
 from genie.testbed.rdma_vm import GuestOptions, inside_guest, run_in_guest
 
@@ -70,3 +71,23 @@ def test_the_verbs_transport_on_real_verbs(guest):
     assert passed is not None
     assert int(passed[1]) > 90
     assert "skipped" not in said
+
+
+def test_a_fabric_that_delays_loses_and_marks(tmp_path, monkeypatch, capfd):
+    bed = tmp_path / "bed.yml"
+    bed.write_text(
+        "name: three\nkind: emulated\ntopology: { kind: single-switch, hosts: 3 }\n"
+        "links: { host: { rate: 200 Mb/s, delay: 0 us, buffer: 1 MiB } }\ndilation: 1\nmtu: 4200\n"
+    )
+    tests = GUEST_TESTS.with_name("impaired_in_guest.py")
+    command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", str(tests)]
+    kind = ["--kind", "rdma-vm", "--share", str(tmp_path / "share"), "--delay", "5 ms", "--loss", "0.01"]
+    words = ["testbed", "up", *kind, "--mark", "20 kB", str(bed), "--", *command]
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(sys, "argv", ["genie", *words])
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capfd.readouterr()
+    assert ended.value.code == 0, said
+    assert "3 passed" in said.out
+    assert "switch0: ip netns exec switch0 COMMAND" in said.err

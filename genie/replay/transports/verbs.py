@@ -244,7 +244,10 @@ class VerbsTransport:
     # ---- waiting
 
     def _wait(self, timeout_ns: int) -> None:
-        """Sleep until something may have completed, a peer hung up, or the time is over."""
+        """Sleep until something may have completed, a peer hung up, or the time is over.
+
+        Woken are we by what a peer sends; not by what the device did with our own requests, which is looked at then.
+        """
         if timeout_ns and not self._options.events:
             os.sched_yield()  # what the device does in software needs a processor, too
             self._looks += 1
@@ -364,6 +367,7 @@ class VerbsTransport:
     def _flush(self, device: Device) -> None:
         """Let what the device was given reach the peers, since a queue pair that is destroyed drops it."""
         deadline_ns = self._clock.now_ns() + FLUSH_NS
+        self._armed = False
         try:
             for connection in self._by_number.values():
                 connection.mark()
@@ -392,7 +396,7 @@ class VerbsTransport:
         if not self._options.events:
             os.sched_yield()
         elif not self._armed:
-            device.arm()
+            device.arm(every=True)
             self._armed = True  # the caller looks once more before it sleeps
         elif select.select([device.event_fd], [], [], timeout_ns / NS_PER_S)[0]:
             device.take_event()

@@ -198,7 +198,8 @@ class Connection:
         pieces = [] if message.sent_bytes else [self._header(message, slot)]
         if size:
             pieces.append(self._sources.block.piece(start_of(message.sequence, message.sent_bytes), size))
-        self._post(pieces, piece_word(number), slot)
+        ends = message.sent_bytes == 0 or message.sent_bytes + size == message.size_bytes
+        self._post(pieces, piece_word(number), slot, wake=ends or self._window.wakes(number))
         message.sent_bytes += size
         self.pushed_bytes += size
         message.last_piece = number + 1
@@ -211,12 +212,12 @@ class Connection:
         self._sources.headers.view[at : at + FRAME_BYTES] = frame.pack()
         return self._sources.headers.piece(at, FRAME_BYTES)
 
-    def _post(self, pieces: list[Piece], word: int, slot: int = 0) -> None:
+    def _post(self, pieces: list[Piece], word: int, slot: int = 0, *, wake: bool = True) -> None:
         target = None
         if self._write:
             target = (self._target.address + Landing.size_of(slot, self.landing.slot_bytes), self._target.key)
         number, signalled = self.queue.post()
-        self.pair.post(number, pieces, word=word, target=target, signalled=signalled)
+        self.pair.post(number, pieces, word=word, target=target, signalled=signalled, wake=wake)
 
     def take(self, done: Done) -> tuple[list[Outbound], Arrival | None]:
         """What a good completion of this queue pair means: messages acknowledged, a message arrived.

@@ -270,9 +270,9 @@ class Device:
         self._pairs.append(QueuePair(self._library, self._domain, self._queue, plan))
         return self._pairs[-1]
 
-    def arm(self) -> None:
-        """Have the next completion make `event_fd` readable."""
-        self._queue.req_notify()
+    def arm(self, *, every: bool = False) -> None:
+        """Have the next completion that a peer wants us to see make `event_fd` readable; with `every`, any."""
+        self._queue.req_notify(not every)
 
     def take_event(self) -> None:
         """`event_fd` is readable: take what made it so (if there is nothing, the next arming makes it good)."""
@@ -396,14 +396,18 @@ class QueuePair:
         word: int = -1,
         target: tuple[int, int] | None = None,
         signalled: bool = False,
+        wake: bool = False,
     ) -> None:
         """Give the device a request: a write to `target` (address, key) of the peer's memory, or a send without one.
+
+        With `wake` a peer that is armed is woken by it.
 
         Raises:
             RunError: the device takes no more, or the queue pair has failed.
         """
         library, enums = self._library, self._library.enums
         flags = enums.IBV_SEND_SIGNALED if signalled else 0
+        flags |= enums.IBV_SEND_SOLICITED if wake else 0
         if pieces and sum(piece.length for piece in pieces) <= self._plan.inline_bytes:
             flags |= enums.IBV_SEND_INLINE
         if target is None:

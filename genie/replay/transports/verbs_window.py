@@ -56,6 +56,14 @@ class Window:
         self.posted += 1
         return number
 
+    def wakes(self, number: int) -> bool:
+        """Whether a receiver that sleeps should look after this piece, in the middle of a message.
+
+        One in half of the slots: a window that is full holds two such pieces at least, and by the second the receiver
+        owes an answer (see Intake.owes).
+        """
+        return (number + 1) % max(1, self.slots // 2) == 0
+
     def told(self, word: int) -> None:
         """The peer took pieces in.
 

@@ -49,6 +49,29 @@ def test_no_slot_is_written_twice_before_it_was_read_and_nothing_stalls(slots, t
     assert len(free) == slots
 
 
+@given(st.integers(2, 40), st.lists(st.integers(1, 30), min_size=1, max_size=60))
+def test_a_receiver_that_looks_only_when_woken_never_stalls_its_sender(slots, messages):
+    """Messages of so many pieces; first and last pieces wake, and those that the window says."""
+    window, intake = Window(slots), Intake(slots)
+    pieces = [(at in {0, size - 1}, at == size - 1) for size in messages for at in range(size)]
+    unseen = []
+    while pieces:
+        assert window.free, "the window is full, and nobody will ever be woken"
+        woken = False
+        while window.free and pieces:
+            ends, last = pieces.pop(0)
+            number = window.take()
+            unseen.append((number, last))
+            woken = woken or ends or window.wakes(number)
+        while woken and unseen:
+            number, last = unseen.pop(0)
+            intake.arrive(piece_word(number))
+            if last:
+                intake.finish()
+        if woken and intake.owes:
+            window.told(intake.tell())
+
+
 def test_half_of_the_slots_or_a_message_is_a_reason_to_tell():
     intake = Intake(8)
     for piece in range(4):
