@@ -61,6 +61,7 @@ def examine() -> list[Check]:
         ("name clash", _name_clash),
         ("RDMA devices", _rdma),
         ("pyverbs", _pyverbs),
+        ("rdma-lab", _rdma_lab),
         ("ASTRA-sim", _astra_sim),
         ("MPI", _mpi),
         ("clock", _clock),
@@ -172,6 +173,22 @@ def _pyverbs() -> Check:
     if importlib.util.find_spec("pyverbs") or system.is_dir():
         return Check("pyverbs", "ok", "found")
     return Check("pyverbs", "lack", "not found; only the verbs transport needs it", "sudo apt install python3-pyverbs")
+
+
+def _rdma_lab() -> Check:
+    """Real verbs without a device: the guest's kernel and the programs that it needs."""
+    from genie.testbed.rdma_kernel import RUN_PACKAGES, find_kernel, hindrance, missing_packages  # noqa: PLC0415
+
+    why = hindrance()
+    if why:
+        return Check("rdma-lab", "lack", f"not on this machine: {why}", "use a machine with RDMA devices for verbs")
+    missing = missing_packages(RUN_PACKAGES)
+    if missing:
+        return Check("rdma-lab", "lack", f"without {', '.join(missing)}", f"sudo apt install {' '.join(missing)}")
+    try:
+        return Check("rdma-lab", "ok", f"kernel {find_kernel()}")
+    except GenieError as error:
+        return Check("rdma-lab", "lack", error.what, error.fix)
 
 
 def _astra_sim() -> Check:
