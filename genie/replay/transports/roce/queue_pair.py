@@ -123,7 +123,7 @@ class QueuePair:
         self.damage = Damage()
         self._cnp_ns = 0
         self._cnp_interval_ns = CNP_INTERVAL_NS * options.dilation
-        self._notifies = words.control == "dcqcn"
+        self._notifies = self._paced = words.control == "dcqcn"
         self._marked = self._notify = False
         self._turn = 0
 
@@ -135,7 +135,7 @@ class QueuePair:
             batch, self.pending = self.pending, None
             return batch
         requester = self.requester
-        if requester.control.may_send_ns() > now_ns:
+        if self._paced and requester.control.may_send_ns() > now_ns:
             return None
         run = requester.next_run(self._options.segments, now_ns)
         if run is None:

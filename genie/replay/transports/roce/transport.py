@@ -34,7 +34,7 @@ TURN_READS: Final = 32 * READS
 """Datagrams that are read before something is sent: a rank that sends faster than it reads would never hear how far it
 may go on."""
 
-TURN_BYTES: Final = 64 << 10
+TURN_BYTES: Final = 256 << 10
 """What a queue pair sends before the others get their turn."""
 
 RECEIVE_BUFFER_BYTES: Final = 16 << 20
@@ -69,7 +69,7 @@ class RoceTransport:
         self._ready: list[Completion] = []
         self._sent_bytes = 0
         self._free_ns = 0
-        self._strays = 0
+        self._strays = self._look_ns = 0
         self._connected = False
 
     # ---- life
@@ -419,6 +419,11 @@ class RoceTransport:
             if requester.failed and not pair.gone:
                 pair.gone = requester.failed
                 self._end(pair)
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + QUIET_NS // 8
+            self._look_for_silence(now_ns)
+
+    def _look_for_silence(self, now_ns: int) -> None:
         for peer, pairs in self._by_peer.items():
             pair = pairs[0]
             if now_ns - pair.heard_ns > QUIET_NS and not pair.gone and self._matcher.expected_from(peer):
