@@ -34,7 +34,7 @@ dev: $(VENV)/.installed-dev ## the same with what developers need
 demo: venv ## the closed loop on the embedded fabric
 	$(BIN)/genie loop examples/quickstart/experiment.yaml --out $(RUNS)
 
-test: dev check rdma-lab-if-possible tshark-if-root unit ## everything that is tested
+test: dev check rdma-lab-if-possible tshark-if-root frr-if-possible unit ## everything that is tested
 
 check lint: dev ## style, types, import directions
 	$(BIN)/ruff check
@@ -54,6 +54,15 @@ tshark-if-root:
 .PHONY: rdma-lab-if-possible
 rdma-lab-if-possible: dev
 	$(BIN)/python -m genie.testbed.rdma_kernel || echo "goes on without the rdma-lab" >&2
+
+# FRR for emulated switches that route for themselves (stack: frr); its own service stays off.
+.PHONY: frr-if-possible
+frr-if-possible:
+	@PATH="$$PATH:/usr/lib/frr" command -v bgpd >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends frr; \
+	    { systemctl disable -q --now frr || service frr stop; } >/dev/null 2>&1 || true; \
+	  else echo "goes on without FRR; get it with: sudo apt install frr" >&2; fi; }
 
 unit: dev ## the tests alone
 	$(BIN)/pytest

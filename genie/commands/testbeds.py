@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from genie.commands.common import PATH, as_json, console_of, namespaces_of_process, print_json
+from genie.errors import NotReadyError
+
+if TYPE_CHECKING:
+    from genie.core.testbed import Testbed
 
 
 @click.group()
@@ -18,17 +22,58 @@ def testbed() -> None:
 
 @testbed.command("show")
 @click.argument("file", type=PATH)
+@click.option("--routes", is_flag=True, help="Bring it up and show every switch's routes, too.")
 @as_json
-def testbed_show(file: Path, to_json: bool) -> None:
+def testbed_show(file: Path, routes: bool, to_json: bool) -> None:
     """Nodes, links, and what they are like in virtual and in real units."""
     from genie.describe import describe_testbed  # noqa: PLC0415
     from genie.testbed.files import load_testbed  # noqa: PLC0415
 
-    about = describe_testbed(load_testbed(file))
+    bed = load_testbed(file)
+    about, rows = describe_testbed(bed), _routes_of(bed) if routes else []
     if to_json:
-        print_json(about)
+        print_json(about | ({"routes": rows} if routes else {}))
+        return
+    console_of().testbed(about)
+    if routes:
+        console_of().rows(rows, "no routes")
+
+
+def _routes_of(bed: Testbed) -> list[dict[str, str]]:
+    """What every switch's kernel has, once all daemons have found their ways."""
+    namespaces_of_process()
+    from genie.testbed.emulated import EmulatedFabric  # noqa: PLC0415 - pyroute2 is slow to import
+
+    with EmulatedFabric(bed, strict=False) as fabric:
+        return fabric.tables()
+
+
+@testbed.command("check")
+@click.argument("file", type=PATH)
+@click.option("--fix-hints", is_flag=True, help="Say beside every problem what would mend it.")
+@as_json
+def testbed_check(file: Path, fix_hints: bool, to_json: bool) -> None:
+    """Bring the testbed up, probe all that a run relies on, take it down; exit code 3 if anything is wrong."""
+    from genie.testbed.files import load_testbed  # noqa: PLC0415
+
+    bed = load_testbed(file)
+    namespaces_of_process()
+    from genie.testbed.preflight import preflight  # noqa: PLC0415 - pyroute2 is slow to import
+
+    checks = preflight(bed)
+    bad = sum(check.status == "bad" for check in checks)
+    if to_json:
+        print_json({"testbed": bed.name, "ok": not bad, "checks": [check.as_dict() for check in checks]})
     else:
-        console_of().testbed(about)
+        rows = [
+            {"check": c.name, "status": c.status, "found": c.found} | ({"fix": c.fix} if fix_hints else {})
+            for c in checks
+        ]
+        console_of().rows(rows, "nothing was looked at")
+    if bad:
+        raise NotReadyError(
+            f"{bad} of {len(checks)} checks failed.", where=bed.name, fix="" if fix_hints else "--fix-hints"
+        )
 
 
 @testbed.command("graph")

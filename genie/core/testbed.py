@@ -59,6 +59,13 @@ class Spread(StrEnum):
     PER_PACKET = "per-packet"
 
 
+class Stack(StrEnum):
+    """Where a switch's routes come from: written by Genie, or FRR's routing daemons."""
+
+    STATIC = "static"
+    FRR = "frr"
+
+
 class Endpoint(NamedTuple):
     """Where a rank is: a host, which of its NICs (in the order of its cables), and which place on that NIC.
 
@@ -145,6 +152,9 @@ class Testbed:
         hash_ports: ECMP by addresses and ports (else by addresses only).
         congestion_control: the kernel's name of what the hosts' TCP uses; without losses it makes no difference.
         spread: how switches choose among equal ways.
+        stack: where the switches' routes come from.
+        configurations: (switch, text of its frr.conf); the others' are generated.
+        switch_mtus: (switch, IP bytes that its ports pass), of those that are configured otherwise.
         intra_host: what a rank sends to others on its host goes through (never on the wire); None: one rank a host.
 
     Raises:
@@ -160,6 +170,9 @@ class Testbed:
     hash_ports: bool = True
     congestion_control: str = "cubic"
     spread: Spread = Spread.HASH
+    stack: Stack = Stack.STATIC
+    configurations: tuple[tuple[str, str], ...] = ()
+    switch_mtus: tuple[tuple[str, int], ...] = ()
     intra_host: LinkSpec | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -175,6 +188,7 @@ class Testbed:
             self._check_cable(cable)
         self._check_hosts()
         self._check_sharing()
+        self._check_configurations()
         self._check_ways()
 
     def _check_nodes(self) -> None:
@@ -249,6 +263,17 @@ class Testbed:
             raise InputError("intra_host is described, but no host has several ranks.", where=self.name)
         for cable in self._intra_links().values():
             self._check_cable(cable)
+
+    def _check_configurations(self) -> None:
+        switches = {node.name for node in self.nodes if node.role is Role.SWITCH}
+        for name, _ in self.configurations:
+            if name not in switches:
+                raise InputError(f"{name} is given a configuration, but is no switch.", where=self.name)
+            if self.stack is not Stack.FRR:
+                raise InputError(f"{name} is given a configuration.", where=self.name, fix="add stack: frr")
+        for name, mtu in self.switch_mtus:
+            if name not in switches or not MIN_MTU <= mtu <= MAX_MTU:
+                raise InputError(f"{name} is no switch, or {mtu} no MTU ({MIN_MTU} to {MAX_MTU}).", where=self.name)
 
     def _check_ways(self) -> None:
         """Every host reaches every other: else a run would only find out by waiting."""

@@ -76,6 +76,12 @@ def examine() -> list[Check]:
     return [_guarded(name, look) for name, look in looks]
 
 
+def examine_host() -> list[Check]:
+    """Of these, what every host of a testbed needs: cores, locked memory, free space."""
+    looks = (("cores", _cores), ("locked memory", _locked_memory), ("free space", _free_space))
+    return [_guarded(name, look) for name, look in looks]
+
+
 def _guarded(name: str, look: Callable[[], Check]) -> Check:
     try:
         return look()

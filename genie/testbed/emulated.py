@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from genie.core.testbed import Cable, Endpoint, Node, Role, Spread, Testbed, endpoint_of, link_name
+from genie.core.testbed import Cable, Endpoint, Node, Role, Spread, Stack, Testbed, endpoint_of, link_name
 from genie.errors import NotReadyError, RunError
 from genie.testbed import netlink
 from genie.testbed.addressing import PREFIX, Port, addresses, mac, ports
 from genie.testbed.counters import count
+from genie.testbed.frr import Frr, configuration
 from genie.testbed.namespaces import create, inside, set_namespace
 from genie.testbed.netlink import Conversation, End, Request
 from genie.testbed.routes import FlowKey, egress
+from genie.testbed.routing import Gap, converge, gaps, read_table, wanted_hops
 from genie.testbed.shaping import Shape, shape, shape_loopback
 
 READY_TIMEOUT_S: Final = 5.0
@@ -34,6 +36,7 @@ HOST_QUEUE_BYTES: Final = 64 << 20
 
 _LOOPBACK_INDEX: Final = 1
 _FIRST_NIC_TABLE: Final = 100
+_WHOLE: Final = 32
 _OPERSTATE_UP: Final = 6
 _TABLE_AT: Final = 4
 """Where a route's message has its table."""
@@ -45,6 +48,7 @@ on its packets, so that a TCP flow's path would change from run to run and could
 
 _ANYWHERE: Final = ("0.0.0.0", 0)  # noqa: S104 - the default route, not a socket
 
+_SHOWN_GAPS: Final = 3
 _RTAX_INITCWND, _RTAX_INITRWND, _RTAX_CC_ALGO = 11, 14, 16
 _NO_SEED: Final = (
     "this kernel cannot be given ECMP hash seeds (Linux 6.11 can): paths are looked up, but change from boot to boot."
@@ -58,14 +62,19 @@ class EmulatedFabric:
 
     Attributes:
         testbed: what was asked for.
+        strict: routing daemons that do not find all ways are an error.
+        frr: FRR, where the testbed's switches run it.
         notes: what this kernel could not do as asked, in sentences.
         super_packet_segments: most packets that leave a port as one.
     """
 
     super_packet_segments = SUPER_PACKET_SEGMENTS
 
-    def __init__(self, testbed: Testbed) -> None:
-        self.testbed = testbed
+    def __init__(self, testbed: Testbed, *, strict: bool = True) -> None:
+        self.testbed, self.strict = testbed, strict
+        self.frr: Frr | None = None
+        self._mtus = dict(testbed.switch_mtus)
+        self._frr_routes = testbed.stack is Stack.FRR
         self.notes: tuple[str, ...] = ()
         self._hosts, self._window_bytes = frozenset(testbed.hosts), testbed.window_bytes
         self._namespaces: dict[str, int] = {}
@@ -118,18 +127,35 @@ class EmulatedFabric:
         routes = self._routes()
         for name, conversation in self._conversations.items():
             conversation.say(routes[name])
+        if self._frr_routes:
+            self._start_frr()
 
     def close(self) -> None:
         """Take it down; may be called twice."""
+        if self.frr is not None:
+            self.frr.close()
+            self.frr = None
         for conversation in self._conversations.values():
             conversation.close()
         for fd in self._namespaces.values():
             os.close(fd)
         self._conversations, self._namespaces = {}, {}
 
-    def namespace_fd(self, node: str) -> int:
+    def namespace_fd(self, node: str | Endpoint) -> int:
         """Descriptor of a node's namespace."""
-        return self._namespaces[node]
+        return self._namespaces[endpoint_of(node).host]
+
+    def conversation(self, node: str) -> Conversation:
+        """A routing socket of a node's namespace."""
+        return self._conversations[node]
+
+    def ports_of(self, node: str) -> list[Port]:
+        """A node's ends of its cables."""
+        return list(self._ports[node])
+
+    def nics(self) -> dict[Endpoint, Port]:
+        """Every NIC of every host."""
+        return {end: port for end, (port, _) in self._ends.items() if not end.slot}
 
     def enter(self, node: str | Endpoint) -> None:
         """Move the calling thread into a node's namespace for good."""
@@ -155,7 +181,7 @@ class EmulatedFabric:
     def shape_of(self, port: Port) -> Shape:
         """How a port is shaped as long as nothing is wrong."""
         queue_bytes = HOST_QUEUE_BYTES if port.node in self._hosts else port.cable.buffer_bytes
-        return Shape(self.testbed.wire_bps(port.cable), queue_bytes, self.testbed.mtu)
+        return Shape(self.testbed.wire_bps(port.cable), queue_bytes, self.testbed.mtu, self._frr_routes)
 
     def say(self, node: str, requests: Iterable[Request]) -> None:
         """Change something in a node's namespace.
@@ -181,6 +207,8 @@ class EmulatedFabric:
             _sysctl("ipv4/conf/default/rp_filter", "0")
             if node.role is Role.SWITCH:
                 self._make_router(node)
+                if self._frr_routes:
+                    _allow_unnumbered()
             else:
                 self._make_host()
 
@@ -220,10 +248,13 @@ class EmulatedFabric:
         """Everything about a node's ports; the far ends exist by now."""
         yield netlink.up(_LOOPBACK_INDEX)
         for port in self._ports[node]:
-            yield netlink.address(port.index, port.address, PREFIX)
+            unnumbered = self._frr_routes and not self._hosts & {node, port.peer}
+            yield netlink.address(port.index, port.address, _WHOLE if unnumbered else PREFIX)
             yield from shape(port.index, self.shape_of(port))
             yield netlink.up(port.index)
             yield netlink.neighbour(port.index, port.peer_address, mac(port.peer_address))
+            if node in self._mtus:
+                yield netlink.resize(port.index, self._mtus[node], SUPER_PACKET_SEGMENTS)
         yield from self._places(node)
 
     def _places(self, host: str) -> Iterator[Request]:
@@ -231,7 +262,7 @@ class EmulatedFabric:
         places = [(end, port, address) for end, (port, address) in self._ends.items() if end.host == host]
         for end, port, address in places:
             if end.slot:
-                yield netlink.address(port.index, address, 32)
+                yield netlink.address(port.index, address, _WHOLE)
         spec = self.testbed.intra_host
         if spec is not None and host in self.testbed.crowded:
             yield netlink.resize(_LOOPBACK_INDEX, self.testbed.mtu, SUPER_PACKET_SEGMENTS)
@@ -249,9 +280,10 @@ class EmulatedFabric:
             routes[host] += self._host_routes(host, down)
         for end, (_, address) in self._ends.items():
             for node, hops in self.testbed.next_hops(end, down).items():
-                if node not in self._hosts and (hops != [end.host] or end.slot):
+                last = hops == [end.host]
+                if node not in self._hosts and (end.slot if last else not self._frr_routes):
                     ways = [(far.peer_address, far.index) for far in (self._towards[node, hop] for hop in hops)]
-                    routes[node].append(netlink.route(address, 32, ways, {}))
+                    routes[node].append(netlink.route(address, _WHOLE, ways, {}))
         return routes
 
     def _host_routes(self, host: str, down: frozenset[str]) -> Iterator[Request]:
@@ -265,6 +297,47 @@ class EmulatedFabric:
             for where, address in self._ends.values():
                 if where is port:
                     yield netlink.rule(address, at)
+
+    def _start_frr(self) -> None:
+        """Routing daemons on every switch; wait until they have found all ways.
+
+        Raises:
+            NotReadyError: they have not, and `strict`; names each switch that lacks some.
+        """
+        switches = {name: fd for name, fd in self._namespaces.items() if name not in self._hosts}
+        self.frr, given = Frr(switches), dict(self.testbed.configurations)
+        for name in switches:
+            self.frr.configure(name, given.get(name) or configuration(self.testbed, name, self._ports[name]))
+        wanted = wanted_hops(self.testbed, self._ends)
+        left = converge(switches, lambda name: self._gaps(name, wanted))
+        if left and self.strict:
+            more = f" and {len(left) - _SHOWN_GAPS} more" if len(left) > _SHOWN_GAPS else ""
+            raise NotReadyError(
+                f"routes are missing: {'; '.join(map(str, left[:_SHOWN_GAPS]))}{more}.",
+                where=self.testbed.name,
+                fix="genie testbed check tells all that is wrong.",
+            )
+
+    def gaps(self) -> list[Gap]:
+        """Where the switches' routes are not the topology's shortest ways."""
+        wanted = wanted_hops(self.testbed, self._ends)
+        return [gap for name in self._namespaces if name not in self._hosts for gap in self._gaps(name, wanted)]
+
+    def tables(self) -> list[dict[str, str]]:
+        """What every switch's main table holds: switch, network, and by which neighbours."""
+        return [
+            {
+                "switch": name,
+                "network": network,
+                "by": ", ".join(sorted(self._behind.get((name, at), "?") for at in ways)),
+            }
+            for name, talk in self._conversations.items()
+            if name not in self._hosts
+            for network, ways in sorted(read_table(talk).items())
+        ]
+
+    def _gaps(self, name: str, wanted: dict[str, dict[Endpoint, list[str]]]) -> list[Gap]:
+        return gaps(name, read_table(self._conversations[name]), wanted.get(name, {}), self._ends, self._behind)
 
     def _host_metrics(self) -> dict[int, bytes]:
         """Of a host's one route; congestion control is here since a namespace's sysctl does not take all kinds."""
@@ -316,13 +389,22 @@ class EmulatedFabric:
 
     def _egress(self, at: str, came_from: int, flow: FlowKey) -> Port:
         """The port of node `at` through which a flow leaves that came in by interface number `came_from`."""
-        index = egress(self._conversations[at], flow, came_from)
+        try:
+            index = egress(self._conversations[at], flow, came_from)
+        except RunError as error:
+            raise RunError(error.what, where=at) from error
         return self._towards[at, self._behind[at, index]]
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Per directed link, what its sending port counted: see `genie.testbed.counters.Counted`."""
         counted = {node: count(conversation) for node, conversation in self._conversations.items()}
         return {port.link: counted[node][port.index]._asdict() for node, row in self._ports.items() for port in row}
+
+
+def _allow_unnumbered() -> None:
+    """Link-local IPv6 on a switch's ports, usable at once: BGP sessions need nothing else."""
+    for key, value in (("all/disable_ipv6", "0"), ("default/accept_dad", "0"), ("all/forwarding", "1")):
+        _sysctl(f"ipv6/conf/{key}", value)
 
 
 def _sysctl(key: str, value: str, *, required: bool = True) -> bool:

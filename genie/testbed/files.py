@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from genie.core.testbed import MAX_MTU, MIN_MTU, Cable, LinkSpec, Role, Spread, Testbed
+from genie.core.testbed import MAX_MTU, MIN_MTU, Cable, LinkSpec, Role, Spread, Stack, Testbed
 from genie.errors import InputError
-from genie.formats.textfile import read_yaml, wrong_fields
+from genie.formats.textfile import read_text, read_yaml, wrong_fields
 from genie.testbed.shapes import Duration, Model, Rate, Shape, Share, Size
 
 MAX_RANKS_PER_HOST = 64
@@ -84,6 +84,13 @@ class TestbedFile(Model):
     ecmp: Spread = Field(Spread.HASH, description="how switches choose among equal ways")
     ecmp_seed: int = Field(7, ge=1, le=1 << 30)
     ecmp_hash: Literal["5-tuple", "addresses"] = "5-tuple"
+    stack: Stack = Field(Stack.STATIC, description="where the switches' routes come from; frr needs Debian's package")
+    switch_config: dict[str, str] = Field(
+        default_factory=dict, description="switch -> its frr.conf, relative to this file; the others' are generated"
+    )
+    switch_mtu: dict[str, int] = Field(
+        default_factory=dict, description="switch -> MTU of its ports where it is not mtu: what would go wrong then?"
+    )
     congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_-]{1,15}$", description="of the hosts' TCP")
     ranks_per_host: int = Field(1, ge=1, le=MAX_RANKS_PER_HOST)
     intra_host: IntraHostFile | None = Field(None, description="needed where a host has several ranks")
@@ -91,8 +98,8 @@ class TestbedFile(Model):
         None, description="rank i runs on placement[i]; default: the first ranks_per_host ranks on the first host, ..."
     )
 
-    def testbed(self) -> Testbed:
-        """As a core value, checked."""
+    def testbed(self, folder: Path) -> Testbed:
+        """As a core value, checked; paths are relative to `folder`."""
         nodes, cables = self.topology.graph(self._link, self.ecmp_seed)
         unused = sorted(self.links.keys() - {cable.klass for cable in cables})
         if unused:
@@ -108,6 +115,9 @@ class TestbedFile(Model):
             hash_ports=self.ecmp_hash == "5-tuple",
             congestion_control=self.congestion_control,
             spread=self.ecmp,
+            switch_mtus=tuple(self.switch_mtu.items()),
+            stack=self.stack,
+            configurations=tuple((name, read_text(folder / path)) for name, path in self.switch_config.items()),
             intra_host=self.intra_host.spec() if self.intra_host else None,
         )
 
@@ -141,14 +151,14 @@ class TestbedFile(Model):
         return changed
 
 
-def parse_testbed(content: Any, where: str) -> Testbed:
-    """A testbed from the content of its file.
+def parse_testbed(content: Any, where: str, folder: Path = Path()) -> Testbed:
+    """A testbed from the content of its file; paths in it are relative to `folder`.
 
     Raises:
         InputError: names every wrong field.
     """
     try:
-        return TestbedFile.model_validate(content).testbed()
+        return TestbedFile.model_validate(content).testbed(folder)
     except ValidationError as error:
         raise InputError(
             wrong_fields(error), where=where, fix="testbed/testbed.schema.json describes the file."
@@ -165,7 +175,7 @@ def load_testbed(path: Path | str) -> Testbed:
     Raises:
         InputError: missing, no YAML, or a wrong field.
     """
-    return parse_testbed(read_yaml(path), str(path))
+    return parse_testbed(read_yaml(path), str(path), Path(path).parent)
 
 
 def schema() -> dict[str, Any]:

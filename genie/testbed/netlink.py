@@ -13,16 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Self
 
-NETLINK_ROUTE: Final = 0
+NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 LINK_EVENTS: Final = 1
 """The multicast group (a mask) of everything that happens to interfaces."""
+
+ROUTE_EVENTS: Final = 0x40
+"""The same, of everything that happens to IPv4 routes."""
 
 NEW_LINK, GET_LINK = 16, 18
 NEW_ADDRESS: Final = 20
 NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26
 NEW_NEIGHBOUR: Final = 28
 NEW_RULE: Final = 32
-GET_QDISC: Final = 38
+GET_QDISC, GET_CLASS = 38, 42
 ERROR, DONE = 2, 3
 
 REQUEST, ACKNOWLEDGE = 0x1, 0x4
@@ -44,7 +47,7 @@ IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_OPERSTATE, IFLA_LINKINFO = 1, 3, 4, 16
 _IFLA_NET_NS_FD, _IFLA_TX_QUEUES, _IFLA_RX_QUEUES, _IFLA_GSO_MAX_SEGS = 28, 31, 32, 40
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, _RTA_GATEWAY, _RTA_METRICS, _RTA_MULTIPATH = 1, 2, 3, 4, 5, 8, 9
+RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, _RTA_GATEWAY, _RTA_METRICS, RTA_MULTIPATH = 1, 2, 3, 4, 5, 8, 9
 _NDA_DST, _NDA_LLADDR = 1, 2
 _FRA_SRC, _TO_TABLE = 2, 1
 _NUD_PERMANENT: Final = 0x80
@@ -169,7 +172,7 @@ def route(
         gateway, index = ways[0]
         body += attribute(_RTA_GATEWAY, socket.inet_aton(gateway)) + number(RTA_OIF, index)
     else:
-        body += attribute(_RTA_MULTIPATH, b"".join(_next_hop(*way) for way in ways))
+        body += attribute(RTA_MULTIPATH, b"".join(_next_hop(*way) for way in ways))
     if metrics:
         body += attribute(_RTA_METRICS, b"".join(attribute(*metric) for metric in metrics.items()))
     return Request(NEW_ROUTE, CREATE | EXCLUSIVE, body, f"routing to {destination}/{prefix}")
@@ -183,8 +186,8 @@ def _next_hop(gateway: str, index: int) -> bytes:
 class Conversation:
     """A routing socket of the network namespace in which this was made."""
 
-    def __init__(self, groups: int = 0) -> None:
-        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_ROUTE)
+    def __init__(self, groups: int = 0, protocol: int = NETLINK_ROUTE) -> None:
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self.socket.bind((0, groups))
         for option in (_EXT_ACK, _CAP_ACK):
             self.socket.setsockopt(_SOL_NETLINK, option, 1)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from genie.core.testbed import Testbed
+from genie.core.testbed import Endpoint, Testbed
 from genie.errors import RunError
 from genie.testbed.emulated import EmulatedFabric
 from genie.testbed.namespaces import die_with_parent, inside
@@ -39,8 +39,8 @@ _REPORT: Final = struct.Struct("=qq")
 class Flow:
     """So many bytes from host to host; `sport` chooses the path where there are several, 0 leaves it to the kernel."""
 
-    source: str
-    destination: str
+    source: str | Endpoint
+    destination: str | Endpoint
     size_bytes: int
     sport: int = 0
 

@@ -29,6 +29,7 @@ BURST_NS: Final = 1_000_000
 ROCE_PORT: Final = 4791
 _ROCE_ACKNOWLEDGE, _ROCE_CONGESTION = 0x11, 0x81
 _ETH_P_IP: Final = 0x0800
+_ETH_P_IPV6: Final = 0x86DD
 _ROOT, _BULK, _SMALL = 0x1_0000, 0x1_0001, 0x1_0002
 _BULK_QUEUE, _SMALL_QUEUE = 0x10_0000, 0x20_0000
 _INDEX_AT: Final = 4
@@ -48,11 +49,15 @@ packets are not, however short (a message's last packet must not overtake the re
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a port is shaped: real rate of whole frames, bytes of queue, IP bytes of a full packet."""
+    """How a port is shaped: real rate of whole frames, bytes of queue, IP bytes of a full packet.
+
+    `routing`: IPv6 is what routing daemons say to each other, and goes before data.
+    """
 
     wire_bps: int
     queue_bytes: int
     mtu: int
+    routing: bool = False
 
 
 def shape(index: int, wanted: Shape) -> Iterator[Request]:
@@ -76,6 +81,8 @@ def _laid_out(wanted: Shape) -> tuple[Request, ...]:
         _class(batch, (_SMALL, _SMALL_QUEUE), wanted, max(wanted.wire_bps // 10, MIN_REAL_BPS), prio=0)
         for place, (keys, target) in enumerate(_RULES, start=1):
             _rule(batch, place, keys, target)
+        if wanted.routing:
+            _rule(batch, len(_RULES) + 1, ("0x0/0x0+0",), _SMALL, protocol=_ETH_P_IPV6)
         return tuple(_requests(bytes(batch.batch)))
 
 
@@ -110,8 +117,8 @@ def _class(
     batch.tc(verb, "bfifo", index, names[1], parent=names[0], limit=wanted.queue_bytes)
 
 
-def _rule(batch: Any, place: int, keys: Sequence[str], target: int, index: int = 0) -> None:
-    common = {"parent": _ROOT, "prio": place, "protocol": _ETH_P_IP}
+def _rule(batch: Any, place: int, keys: Sequence[str], target: int, index: int = 0, protocol: int = _ETH_P_IP) -> None:
+    common = {"parent": _ROOT, "prio": place, "protocol": protocol}
     batch.tc("add-filter", "u32", index, target=target, keys=list(keys), **common)
 
 
