@@ -73,8 +73,8 @@ def _read(path: Path) -> tuple[RawTrace | None, list[Finding]]:
     findings = [
         Finding(ERROR, "unreadable", source, bad.node_id, bad.name, _placed(bad, source), bad.fix) for bad in problems
     ]
-    if raw is None and problems:
-        what = f"no node can be read, or more than {MAX_EACH} cannot: the rest was not looked at"
+    if raw is None and len({bad.frame for bad in problems}) >= MAX_EACH:
+        what = f"{MAX_EACH} nodes that cannot be read: what comes after them was not looked at"
         findings.append(about_file(source, ERROR, "unreadable", what, "generate the trace again."))
     return raw, findings
 

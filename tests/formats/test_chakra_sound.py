@@ -59,6 +59,14 @@ def test_too_many_bad_nodes_end_it(tmp_path):
     assert len(problems) == 20
 
 
+def test_check_says_where_it_stopped_looking(tmp_path):
+    nodes = [spoilt(reduce_all(k), num_ops=0.5) for k in range(1, 30)]
+    (last,) = [f for f in check_files(write(tmp_path, nodes)) if f.rule == "unreadable" and f.node_id is None]
+    assert "not looked at" in last.what
+    alone = check_files(write(tmp_path, nodes[:1], prefix="one"))
+    assert [f.rule for f in alone] == ["missing-rank", "unreadable"]
+
+
 def test_a_damaged_file_is_still_refused_as_a_whole(tmp_path):
     path = tmp_path / "w.0.et"
     path.write_bytes(b"\x7fnothing")
