@@ -21,10 +21,13 @@ from genie.formats.runfile import RunWriter
 from genie.formats.workload import find_traces, load_workload
 from genie.lower import lower
 from genie.lower.pairing import refuse_unpaired
+from genie.replay.during import Quiet, Together
 from genie.replay.faulting import Alter, Faulting
 from genie.replay.launcher import LaunchOptions, Progress
 from genie.replay.local import Place, Replayed, ReplayOptions, replay
 from genie.replay.pressure import CpuPressure
+from genie.replay.prometheus import Metrics
+from genie.replay.sampling import Sampler
 from genie.replay.transports.choice import choice
 from genie.simulate import astra
 from genie.simulate.astra import AstraSim
@@ -318,6 +321,7 @@ def run_replay(
     rule: ReplayRule,
     run: RunWriter,
     watch: Watch = lambda _: None,
+    metrics: Metrics | None = None,
 ) -> Replayed:
     """Replay into a run directory; a failed replay is written too, then told by the result's `error`."""
     options = ReplayOptions(
@@ -348,9 +352,11 @@ def run_replay(
     before, pressure = hosting.counters(), CpuPressure()
     alter = hosting.alter() if hosting.alter is not None and rule.faults else None
     faulting = Faulting(rule.faults, testbed, hosting.routes, rule.repeats, alter)
-    result = replay(schedule, hosting.places, options, watch, faulting)
-    if rule.faults:
-        run.save_table("faults", faulting.table())
+    sampler = Sampler(testbed, hosting.counters)
+    with metrics.exporting(sampler) if metrics else nullcontext(Quiet()) as exporter:
+        result = replay(schedule, hosting.places, options, watch, Together(faulting, sampler, exporter))
+    for name, table in (({"faults": faulting.table()} if rule.faults else {}) | sampler.tables()).items():
+        run.save_table(name, table)
     _save_counters(run, before, hosting.counters())
     run.add_environment(cpu_pressure=pressure.share(), clock_bound_ns=0)  # all ranks share this machine's clock
     run.save_timeline(result.timeline)

@@ -41,16 +41,26 @@ def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
 @experiment_options
 @click.option("--repeats", type=int, help="Instead of the experiment's.")
 @click.option("--capture", metavar="PORT,...", help="Record packets' headers at hosts (h0) or links (h0>leaf0).")
+@click.option("--metrics-port", type=int, help="Tell counters of the live run in Prometheus' format; 0: any free port.")
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for who asks.")
 @runs_folder
 @as_json
 def replay(
-    experiment: Path | None, repeats: int | None, capture: str | None, out: Path, to_json: bool, **given: Any
+    experiment: Path | None,
+    repeats: int | None,
+    capture: str | None,
+    metrics_port: int | None,
+    metrics_address: str,
+    out: Path,
+    to_json: bool,
+    **given: Any,
 ) -> None:
     """Send an EXPERIMENT's messages for real, on a testbed that is brought up and down; times in virtual ns."""
     from dataclasses import replace as with_fields  # noqa: PLC0415
 
     from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.formats.runfile import RunWriter  # noqa: PLC0415
+    from genie.replay.prometheus import Metrics  # noqa: PLC0415
     from genie.stages import FIDELITY, Lab, load, run_replay, save_inputs  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
@@ -60,12 +70,13 @@ def replay(
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")
     rule = rule if repeats is None else with_fields(rule, repeats=repeats)
+    metrics = None if metrics_port is None else Metrics(metrics_port, metrics_address, console.say)
     run = RunWriter.create(out, "replay", loaded.experiment.name)
     save_inputs(run, loaded.files())
     with Lab(loaded.testbed, kind) as lab, console.watching(rule) as watch:
         hosting = lab.hosting(len(loaded.schedule.ranks), rule)
         with lab.recording(capture, run.path / "captures") as recorder:
-            result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch)
+            result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch, metrics)
         for note in recorder.notes if recorder is not None else ():
             console.say(note)
     if result.error is not None:

@@ -68,3 +68,14 @@ def test_a_wrong_target_is_found_before_anything_runs(tmp_path):
 def test_faults_are_part_of_the_replay_rule(tmp_path):
     made = experiment(tmp_path, "{ kind: kill, target: rank 3, start: 1 us }")
     assert made.replay.faults[0].target == "rank 3"
+
+
+def test_counters_are_sampled_during_a_replay(tmp_path):
+    _, run = replayed(tmp_path, "{ kind: rate, target: h0>leaf0, start: 0 us, end: 1 us, rate: 190 Gb/s }")
+    samples, machine = run.table("link_samples"), run.table("machine_samples")
+    assert set(samples["link"].tolist()) == set(run.table("links")["link"].tolist())
+    assert (samples["utilisation"] >= 0).all()
+    counted, totals = run.table("counters"), samples["sent_bytes"].sum()
+    assert 0 < totals <= counted["sent_bytes"].sum()
+    assert (machine["end_ns"] > machine["begin_ns"]).all()
+    assert machine["softirq_net_rx"].sum() > 0
