@@ -20,6 +20,9 @@ from genie.units import NS_PER_MS
 
 OVERHEAD_BYTES: Final = UDP_BYTES + BTH_BYTES + RETH_BYTES + IMM_BYTES + ICRC_BYTES
 FIRST_QPN: Final = 0x11
+WINDOWS: Final = 4
+"""So many of the windows that TCP gets: our acknowledgements wait for a processor, the kernel's do not."""
+
 _FIRST_USER_PORT: Final = 1024
 _FLOW_LABEL_MASK, _PORT_MASK, _PORT_BASE = 0xF_FFFF, 0x3FFF, 0xC000
 
@@ -120,7 +123,7 @@ class RoceOptions:
         """
         words = words_of(wiring.options)
         mtu = _path_mtu(wiring, words.mtu)
-        window = max(2, (words.window_bytes or wiring.window_bytes) // mtu)
+        window = max(2, (words.window_bytes or WINDOWS * wiring.window_bytes) // mtu)
         segments = min(words.segments or wiring.super_packet_segments, 65_000 // (mtu + OVERHEAD_BYTES))
         return RoceOptions(
             address=wiring.address,
