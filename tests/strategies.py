@@ -97,7 +97,7 @@ def jobs(draw) -> tuple[Workload, System, DimensionModel]:
     flat = len(sizes) == 1 or draw(st.booleans())
     network = draw(_tying_network((ranks,) if flat else sizes))
     workload = _job(ranks, sizes, draw(st.lists(_job_step(len(sizes)), min_size=1, max_size=5)))
-    return workload, draw(_tying_system(flat or len(sizes) == 1, ranks)), network
+    return workload, draw(_tying_system(len(network.dimensions), ranks)), network
 
 
 @st.composite
@@ -112,13 +112,12 @@ def _tying_network(draw, sizes: tuple[int, ...]) -> DimensionModel:
 
 
 @st.composite
-def _tying_system(draw, flat: bool, ranks: int) -> System:
+def _tying_system(draw, dimensions: int, ranks: int) -> System:
     known = [a for a in ALGORITHMS if ranks & (ranks - 1) == 0 or not a.endswith(("Doubling", "Tree"))]
-    names = st.sampled_from(known if flat else ["ring", "direct", "direct2"])
+    names = st.sampled_from(known)
     safe = st.sampled_from(["ring", "direct", "direct2"])
-    count = 1 if flat else 3
-    reduce, other = draw(st.lists(names, min_size=count, max_size=count)), draw(safe)
-    algorithms = {kind: tuple(reduce) if kind is CollectiveKind.ALL_REDUCE else (other,) * count for kind in KINDS}
+    reduce, other = draw(st.lists(names, min_size=dimensions, max_size=dimensions)), draw(safe)
+    algorithms = {kind: tuple(reduce) if kind is CollectiveKind.ALL_REDUCE else (other,) * dimensions for kind in KINDS}
     return System(
         splits=draw(st.integers(1, 3)),
         active_chunks=draw(st.integers(1, 3)),
