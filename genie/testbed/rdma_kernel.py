@@ -29,7 +29,7 @@ RUN_PACKAGES: Final = (
 )
 PREFERRED_SOURCE: Final = "linux-source-6.12"
 NEEDED_BYTES: Final = 4 << 30
-"""Sources and objects take 2.1 GB while it is built; the kernel itself 9 MB."""
+"""Room for sources and objects while it is built; the kernel itself takes 9 MB."""
 
 _SOURCE_NAME: Final = re.compile(r"^(linux-source-(\d+)\.(\d+)) ", re.MULTILINE)
 _OLDEST: Final = (6, 1)
