@@ -52,10 +52,9 @@ class Role(StrEnum):
 
 
 class Spread(StrEnum):
-    """How a switch chooses among equal ways: by a flow's hash, so that few flows move when a way goes, or by packet."""
+    """How a switch chooses among equal ways: by a flow's hash, or anew for each packet."""
 
     HASH = "hash"
-    RESILIENT = "resilient"
     PER_PACKET = "per-packet"
 
 

@@ -18,6 +18,7 @@ from genie.core.testbed import Cable, Endpoint, Node, Role, Spread, Stack, Testb
 from genie.errors import NotReadyError, RunError
 from genie.testbed import netlink
 from genie.testbed.addressing import PREFIX, Port, addresses, mac, ports
+from genie.testbed.bpf import EGRESS, INGRESS, Marker, attach, loser, sprayer
 from genie.testbed.counters import count
 from genie.testbed.frr import Frr, configuration
 from genie.testbed.namespaces import create, inside, set_namespace
@@ -41,7 +42,7 @@ _OPERSTATE_UP: Final = 6
 _TABLE_AT: Final = 4
 """Where a route's message has its table."""
 
-_MULTIPATH_BY_CHOSEN_FIELDS: Final = 3
+_MULTIPATH_BY_PACKETS_HASH, _MULTIPATH_BY_CHOSEN_FIELDS = 1, 3
 _FIVE_TUPLE: Final = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 """Addresses, protocol and ports. (Policy 1 hashes the same, but believes the random hash that the kernel's own TCP puts
 on its packets, so that a TCP flow's path would change from run to run and could not be looked up.)"""
@@ -50,6 +51,7 @@ _ANYWHERE: Final = ("0.0.0.0", 0)  # noqa: S104 - the default route, not a socke
 
 _SHOWN_GAPS: Final = 3
 _RTAX_INITCWND, _RTAX_INITRWND, _RTAX_CC_ALGO = 11, 14, 16
+_SPRAYED: Final = "switches choose a way for each packet: a flow's recorded path is one of those that its packets take."
 _NO_SEED: Final = (
     "this kernel cannot be given ECMP hash seeds (Linux 6.11 can): paths are looked up, but change from boot to boot."
 )
@@ -73,6 +75,8 @@ class EmulatedFabric:
     def __init__(self, testbed: Testbed, *, strict: bool = True) -> None:
         self.testbed, self.strict = testbed, strict
         self.frr: Frr | None = None
+        self._markers: dict[str, Marker] = {}
+        self._descriptors: list[int] = []
         self._mtus = dict(testbed.switch_mtus)
         self._frr_routes = testbed.stack is Stack.FRR
         self.notes: tuple[str, ...] = ()
@@ -115,14 +119,14 @@ class EmulatedFabric:
             raise
 
     def _build(self) -> None:
-        if self.testbed.spread is not Spread.HASH or any(c.ecn_bytes or c.loss_ppm for c in self.testbed.cables):
-            raise NotReadyError("ECN marks, losses and other ECMP than by hash cannot be emulated yet.")
         for node in self.testbed.nodes:
             self._create(node)
         for name, conversation in self._conversations.items():
             conversation.say(self._cables(name))
         for name, conversation in self._conversations.items():
             conversation.say(self._configuration(name))
+        for name, conversation in self._conversations.items():
+            conversation.say(self._programs(name))
         self._wait_until_up()
         routes = self._routes()
         for name, conversation in self._conversations.items():
@@ -135,6 +139,11 @@ class EmulatedFabric:
         if self.frr is not None:
             self.frr.close()
             self.frr = None
+        for marker in self._markers.values():
+            marker.close()
+        for fd in self._descriptors:
+            os.close(fd)
+        self._markers, self._descriptors = {}, []
         for conversation in self._conversations.values():
             conversation.close()
         for fd in self._namespaces.values():
@@ -216,6 +225,10 @@ class EmulatedFabric:
         _sysctl("ipv4/ip_forward", "1")
         _sysctl("ipv4/icmp_ratelimit", "0")  # path probes ask a router more than once a second
         _sysctl("ipv4/icmp_errors_use_inbound_ifaddr", "1")  # and want to know by which port they came
+        if self.testbed.spread is Spread.PER_PACKET:
+            _sysctl("ipv4/fib_multipath_hash_policy", str(_MULTIPATH_BY_PACKETS_HASH))
+            self.notes = (_SPRAYED,)
+            return
         if self.testbed.hash_ports:
             _sysctl("ipv4/fib_multipath_hash_policy", str(_MULTIPATH_BY_CHOSEN_FIELDS))
             _sysctl("ipv4/fib_multipath_hash_fields", str(_FIVE_TUPLE))
@@ -232,6 +245,7 @@ class EmulatedFabric:
             ("tcp_no_metrics_save", "1"),
             ("tcp_autocorking", "0"),
             ("tcp_early_retrans", "0"),
+            ("tcp_ecn", "1" if any(cable.ecn_bytes for cable in self.testbed.cables) else "2"),
         ):
             _sysctl(f"ipv4/{key}", value)
 
@@ -256,6 +270,28 @@ class EmulatedFabric:
             if node in self._mtus:
                 yield netlink.resize(port.index, self._mtus[node], SUPER_PACKET_SEGMENTS)
         yield from self._places(node)
+
+    def _programs(self, node: str) -> Iterator[Request]:
+        """Losses of a cable at the ports of both its ends; a switch's ports mark, and spray what comes in."""
+        switch = node not in self._hosts
+        for port in self._ports[node]:
+            programs, own = [], []
+            if port.cable.ecn_bytes and switch:
+                wire_bps, cable = self.testbed.wire_bps(port.cable), port.cable
+                self._markers[port.link] = marker = Marker(wire_bps, cable.ecn_bytes, cable.buffer_bytes)
+                programs.append((marker.program, EGRESS))
+            if port.cable.loss_ppm:
+                own.append((loser(port.cable.loss_ppm), EGRESS))
+            if switch and self.testbed.spread is Spread.PER_PACKET:
+                own.append((sprayer(), INGRESS))
+            if programs or own:
+                yield from attach(port.index, [*programs, *own])
+            # The descriptors are needed until the request is out: they are closed with the fabric.
+            self._descriptors += [fd for fd, _ in own]
+
+    def marks(self) -> dict[str, int]:
+        """Per directed link whose sending port marks: how many packets it has marked; super-packets count once."""
+        return {link: marker.marked() for link, marker in self._markers.items()}
 
     def _places(self, host: str) -> Iterator[Request]:
         """The addresses of a host's further ranks, and what is between all of its ranks."""
