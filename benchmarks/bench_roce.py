@@ -27,6 +27,7 @@ from report import ROOT, Row, at_most, write
 
 from genie.core.system import System
 from genie.core.testbed import Testbed
+from genie.core.timeline import Messages
 from genie.formats.icrc import Way, sealed
 from genie.formats.pcap import Frame, read_capture, write_pcap
 from genie.formats.roce import PORT, Opcode, Packet, Reth
@@ -38,11 +39,11 @@ from genie.replay.local import ReplayOptions
 from genie.replay.local import replay as replay_schedule
 from genie.replay.transports.choice import Wiring
 from genie.replay.transports.roce.layout import Layout, Outgoing
-from genie.replay.transports.roce.options import RoceOptions
+from genie.replay.transports.roce.options import RoceOptions, port_of
 from genie.replay.transports.roce.packets import Builder
 from genie.replay.transports.roce.transport import RoceTransport
-from genie.report.wire import analyse
-from genie.stages import Lab
+from genie.report.wire import analyse, compare
+from genie.stages import Hosting, Lab
 from genie.testbed.files import load_testbed
 
 sys.path.insert(0, str(ROOT / "tests/replay/transports/roce"))
@@ -279,7 +280,12 @@ def shift_at(testbed: Testbed) -> list[Row]:
                 super_packet_segments=hosting.super_packet_segments,
                 line_bps=rate_bps,
             )
-            result = replay_schedule(schedule, hosting.places, options)
+            with tempfile.TemporaryDirectory() as folder:
+                ports = "h0" if transport == "roce" else None
+                with lab.recording(ports, Path(folder)) as recorder:
+                    result = replay_schedule(schedule, hosting.places, options)
+                if recorder is not None and not result.error:
+                    rows.append(against_capture(recorder.files[0], result.timeline.messages, hosting, testbed))
             if result.error:
                 raise result.error
             messages = result.timeline.messages
@@ -292,6 +298,16 @@ def shift_at(testbed: Testbed) -> list[Row]:
             rows.append(at_most(name, float(np.median(errors)) * 100, 3, "%"))
             rows.append(Row("  worst message", float(errors.max()) * 100, "%"))
     return rows
+
+
+def against_capture(path: Path, messages: Messages, hosting: Hosting, testbed: Testbed) -> Row:
+    """How far the completion times of rank 0's messages are from those that a capture at its host tells."""
+    wire = analyse(roce_packets(read_capture(path)))
+    ports = {port_of(16, 0, peer, 0, {}): (0, peer) for peer in range(1, 16)}
+    delays = {(peer, 0): delay for peer, delay in hosting.places[0].delays_ns.items()}
+    joined = compare(wire, messages, ports, delays, testbed.dilation)
+    name = f"  FCT by genie and by capture, {len(joined)} messages: median difference"
+    return at_most(name, float(joined.difference.abs().median()) * 100, 1, "%")
 
 
 def sharing() -> list[Row]:
