@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _hear(spoken: Spoken, line: str) -> None:
     if found := _FINISHED.search(line):
-        exposed = UNKNOWN if found[3] is None else int(found[3])
+        exposed = UNKNOWN if found[3] is None else _signed(int(found[3]))
         spoken.finished[int(found[1])] = Finish(int(found[2]), exposed)
     elif found := _STATISTIC.search(line):
         spoken.statistics.setdefault(int(found[1]), {})[found[2]] = float(found[3])
@@ -107,6 +107,11 @@ def _hear(spoken: Spoken, line: str) -> None:
         spoken.swallowed.append(found[1] or "")
     elif _COMPLAINT.search(line) and len(spoken.complaints) < _MOST_COMPLAINTS:
         spoken.complaints.append(_STAMP.sub("", line).strip() or line.strip())
+
+
+def _signed(number: int) -> int:
+    """ASTRA-sim subtracts without a sign: what is below zero comes out near 2**64."""
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def read_ticks(*paths: Path) -> Ticks:

@@ -67,6 +67,12 @@ def test_versions_that_print_less_and_lines_cut_short(tmp_path):
     assert read_ticks(path, tmp_path / "absent").done == {(1, 428): 1082450000}
 
 
+def test_exposed_time_below_zero_wraps_round(tmp_path):
+    path = tmp_path / "out.txt"
+    path.write_text("sys[0] finished, 1000 cycles, exposed communication 18446744073709551116 cycles.\n")
+    assert read_spoken(path).finished == {0: Finish(1000, -500)}
+
+
 def test_ns3_flows_and_a_last_line_cut_short(tmp_path):
     path = tmp_path / "fct.txt"
     path.write_text("0b000001 0b000101 10000 100 1048576 2000 83773 21368\n0b010001 0b0000")
