@@ -26,7 +26,14 @@ def summary(run: Run) -> str:
     return "\n".join(_lines(document_of(run))) + "\n"
 
 
-_SHOWN: Final = ("Rounds", "Calibrated model", "Can this run be trusted?", "Collectives", "How to do it again")
+_SHOWN: Final = (
+    "Rounds",
+    "Calibrated model",
+    "Can this run be trusted?",
+    "Who is to blame",
+    "Collectives",
+    "How to do it again",
+)
 
 
 def _lines(document: Document) -> Iterator[str]:

@@ -21,6 +21,8 @@ from genie.report.subject import Subject, View, subject_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from genie.report.blame import Blame
+
 _SHOWN = ("iteration_ns", "jct_ratio", "exposed_share", "fct_p50_ns", "fct_p99_ns", "slowdown_p99", "own_share")
 
 
@@ -117,6 +119,16 @@ class Results:
     def metrics(self) -> pd.DataFrame:
         """Every figure of the run: metric, scope, value, unit, low, high (95 %), cv, samples, better, about."""
         return scoring.scores(self.samples)
+
+    def blame(self) -> Blame:
+        """Who is to blame for the length of the median iteration: `.paragraph()`, `.table()`, `.parts`, `.slowest`.
+
+        Raises:
+            InputError: no iteration that every rank finished.
+        """
+        from genie.report.blame import blame  # noqa: PLC0415 - only when it is asked for
+
+        return blame(self.view)
 
     def beside(self, table: pd.DataFrame) -> pd.DataFrame:
         """The run's collectives beside those of another table, such as `genie.open_nccl_tests` gives.

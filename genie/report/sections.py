@@ -9,6 +9,7 @@ from typing import Any, Final
 import pandas as pd
 
 from genie.report import metrics, plots, show
+from genie.report.blame import blame
 from genie.report.document import (
     Beside,
     Block,
@@ -36,6 +37,7 @@ def sections(subject: Subject) -> Iterator[Section]:
         ("Calibrated model", _model),
         ("Can this run be trusted?", _trust),
         ("Where the time goes", _time),
+        ("Who is to blame", _blamed),
         ("Messages", _messages),
         ("Collectives", _collectives),
         ("Timeline", _timelines),
@@ -153,6 +155,30 @@ def _by_rank(ranks: pd.DataFrame, view: View) -> Iterator[Block]:
         "collective included; overlap is the hidden share of the smaller of compute and communication."
     )
     yield from long_table(head, rows, "ranks")
+
+
+def _blamed(subject: Subject) -> Iterator[Block]:
+    view = subject.main
+    if view is None or not view.finished or view.activity.empty:
+        return
+    found = blame(view)
+    yield Text(found.paragraph(), Level.WARN if any(one.fault for one in found.suspects) else Level.PLAIN)
+    rows: list[list[str | Cell]] = []
+    for one in found.suspects:
+        share = one.cost_ns / max(found.iteration_ns, 1.0)
+        cost = Cell(f"{show.time(one.cost_ns)}, {show.share(share)}", bar=min(share, 1.0))
+        rows.append([one.kind, one.name, cost, one.evidence])
+    if rows:
+        yield from long_table(("what", "who", "costs", "evidence"), rows, "suspects")
+    slowest = found.slowest[found.slowest["excess_ns"] > 0]
+    if len(slowest):
+        cells = [
+            [f"{row['src']} to {row['dst']}", show.size(row["size_bytes"])]
+            + [show.time(row[name]) for name in ("posted_ns", "fct_ns", "excess_ns")]
+            for row in slowest.to_dict("records")
+        ]
+        table = Table(("message", "size", "posted at", "took", "longer than it should"), cells)
+        yield Folded("messages that took longest beyond what this fabric should need", [table])
 
 
 def _messages(subject: Subject) -> Iterator[Block]:

@@ -104,6 +104,7 @@ def test_sections_come_in_the_order_of_questions(tmp_path):
         "Calibrated model",
         "Can this run be trusted?",
         "Where the time goes",
+        "Who is to blame",
         "Messages",
         "Collectives",
         "Timeline",
