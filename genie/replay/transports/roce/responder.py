@@ -181,7 +181,7 @@ class Responder:
         if piece.number < self.expected:
             self.heard.duplicates += 1
             self._ack_due = self._ack_due or piece.ack_request
-            if self._ahead:
+            if self._ahead and self._selective:
                 self._complain()
             return Fate.DUPLICATE, []
         if piece.number > self.expected:
@@ -190,16 +190,16 @@ class Responder:
         fate = self._in_order(piece, now_ns, done)
         while fate is Fate.TAKEN and (due := self._ahead.pop(self.expected, None)) is not None:
             fate = self._in_order(due, now_ns, done)
-        if self._ahead and self._nakked < self.expected:
+        if self._ahead and self._selective and self._nakked < self.expected:
             self._complain()
         return fate, done
 
     def _early(self, piece: Piece) -> Fate:
-        """A gap: complain once about it."""
+        """A gap: complain once about it; go-back-N only when answers are due, since the missing may be just behind."""
         self.heard.early += 1
-        if self._selective and piece.number - self.expected < MAX_AHEAD:
+        if piece.number - self.expected < MAX_AHEAD:
             self._ahead[piece.number] = piece
-        if self._nakked < self.expected:
+        if self._selective and self._nakked < self.expected:
             self._complain(piece.number)
         return Fate.EARLY
 
@@ -287,6 +287,10 @@ class Responder:
     def answers(self) -> list[Answer]:
         """What is to be sent back now: at most a complaint and an acknowledgement."""
         found = []
+        if self._ahead and not self._selective:
+            if self._nakked < self.expected:
+                self._complain()
+            self._ahead.clear()
         if self._ack_due and self.expected > 0:
             code = credits_code(self._depth - self.waiting if self._depth else None)
             aeth = Aeth(Kind.ACK, code, self._msn & PSN_MASK)

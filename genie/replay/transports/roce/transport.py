@@ -47,6 +47,9 @@ MODERATION_NS: Final = 2_000
 """Virtual time that a receiver lets packets gather in the middle of a long message: fewer wake-ups, as NICs do it.
 Packets are dated by the kernel, so that no time is told wrong by it."""
 
+FEW: Final = 3
+"""Datagrams: whoever finds more when it wakes is late enough as it is."""
+
 MAX_MODERATION_NS: Final = 2 * NS_PER_MS
 CATCH_UP_NS: Final = 100 * NS_PER_MS
 
@@ -78,7 +81,7 @@ class RoceTransport:
         self._strays = self._look_ns = 0
         self._gather_ns = min(MAX_MODERATION_NS, MODERATION_NS * options.dilation) if options.dilation > 1 else 0
         self._far_bytes = 4 * self._gather_ns * options.line_bps // (BITS_PER_BYTE * NS_PER_S)
-        self._far_from_end = False
+        self._far_from_end = self._few = False
         self._connected = False
 
     # ---- life
@@ -240,9 +243,10 @@ class RoceTransport:
         """Read what there is, up to a turn's worth, far more than we send in one; whether there may be more."""
         inbox = self._inbox
         for _ in range(TURN_READS // READS):
-            for _ in range(READS):
+            for read in range(READS):
                 datagram = inlet.read(inbox.view)
                 if datagram is None:
+                    self._few = read < FEW
                     return False
                 self._take(inbox, datagram)
             self._flush_answers(self._now())
@@ -255,7 +259,7 @@ class RoceTransport:
         pair = self._pairs.get(qpn_in(inbox.view))
         if pair is not None and pair.far.address == datagram.source and pair.take_middles(inbox, datagram):
             self._answering[pair.near.qpn] = pair
-            self._far_from_end = pair.responder.place.left_bytes > self._far_bytes
+            self._far_from_end = bool(self._gather_ns) and pair.responder.place.left_bytes > self._far_bytes
             return
         self._far_from_end = False
         for at in range(0, datagram.size, datagram.segment):
@@ -446,7 +450,7 @@ class RoceTransport:
         """Until something can be read, a blocked socket has room, or the time is over."""
         if timeout_ns > 0:
             woken = select.select([self._epoll.fileno()], [], [], timeout_ns / NS_PER_S)[0]
-            if woken and self._gather_ns and self._far_from_end and timeout_ns > 2 * self._gather_ns:
+            if woken and self._far_from_end and self._few and timeout_ns > 2 * self._gather_ns:
                 time.sleep(self._gather_ns / NS_PER_S)
         for fd, events in self._epoll.poll(0):
             outlet = self._by_fd[fd]

@@ -287,3 +287,26 @@ def test_only_what_has_not_started_waits():
     requester.take(run, 0, 0)
     assert [m.handle for m in requester.waiting] == [1, 2]
     assert requester.outstanding == 3
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_packets_that_only_changed_places_before_answers_are_due_are_taken(selective):
+    responder = Responder(Layout(256), 0, RKEY, selective=selective)
+    message = Outgoing(1, 5, 4 * 256, 0, 0, 0, 0, 4)
+    for index in (0, 2, 3):
+        responder.on_piece(piece_of(Layout(256), message, index), 0)
+    fate, done = responder.on_piece(piece_of(Layout(256), message, 1), 0)
+    assert (fate, [m.size_bytes for m in done]) == (Fate.TAKEN, [1_024])
+    assert [answer.aeth.kind for answer in responder.answers()] == ([Kind.NAK] if selective else [])
+
+
+def test_go_back_n_forgets_what_is_behind_a_gap():
+    responder = Responder(Layout(256), 0, RKEY)
+    message = Outgoing(1, 5, 4 * 256, 0, 0, 0, 0, 4)
+    for index in (0, 2, 3):
+        responder.on_piece(piece_of(Layout(256), message, index), 0)
+    (answer,) = responder.answers()
+    assert (answer.psn, answer.aeth.kind) == (1, Kind.NAK)
+    assert responder.answers() == []
+    responder.on_piece(piece_of(Layout(256), message, 1), 0)
+    assert responder.expected == 2
