@@ -35,7 +35,6 @@ from genie.simulate.astra_binary import FrontEnd
 from genie.simulate.astra_files import Physical
 from genie.simulate.astra_process import Limits
 from genie.simulate.builtin import simulate
-from genie.testbed.files import load_testbed
 from genie.testbed.namespaces import capability
 
 Watch = Callable[[Progress], None]
@@ -92,6 +91,8 @@ def load(experiment: Experiment) -> Loaded:
         InputError: anything wrong in any file, or more ranks than the testbed has places.
     """
     choice(experiment.replay.transport).check(experiment.replay.options)
+    from genie.testbed.files import load_testbed  # noqa: PLC0415 - pydantic is slow to import
+
     testbed = load_testbed(experiment.testbed)
     system = read_system(
         experiment.system,
@@ -451,6 +452,7 @@ def paths_of_ports(
     """
     from genie.testbed import paths  # noqa: PLC0415 - brings pyroute2
     from genie.testbed.emulated import EmulatedFabric  # noqa: PLC0415
+    from genie.testbed.files import load_testbed  # noqa: PLC0415 - pydantic is slow to import
     from genie.testbed.namespaces import inside  # noqa: PLC0415
 
     testbed, numbers = load_testbed(file), _ports_of(ports)

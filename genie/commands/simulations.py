@@ -118,15 +118,16 @@ def _model_of_program(rule: dict[str, Any]) -> str:
 
 def _predictor(experiment: Path | None, simulator: str | None, rule: dict[str, Any]) -> Predictor:
     from genie.core.experiment import BUILTIN, AstraRule  # noqa: PLC0415
-    from genie.formats.experiment import load_experiment  # noqa: PLC0415
     from genie.stages import Predictor  # noqa: PLC0415
 
     written: AstraRule = AstraRule()
     name = BUILTIN
     if experiment is not None:
+        from genie.formats.experiment import load_experiment  # noqa: PLC0415 - pydantic is slow to import
+
         loaded = load_experiment(experiment)
         written, name = loaded.astra_sim, loaded.simulator
-    return Predictor(simulator or name, replace(written, **rule), console_of().say)
+    return Predictor(simulator or name, replace(written, **rule), lambda text: console_of().say(text))
 
 
 class _Work:
@@ -174,7 +175,6 @@ def _show_both(work: _Work, both: list[Predictor], to_json: bool) -> None:
 def _inputs(
     experiment: Path | None, given: dict[str, Any]
 ) -> tuple[Schedule, NetworkModel, list[tuple[Path, str]], str]:
-    from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.stages import first_model, load, load_astra, shortest_routes  # noqa: PLC0415
 
     if experiment is None:
@@ -185,6 +185,8 @@ def _inputs(
     for name in _NOT_IN_EXPERIMENTS:
         if name in given:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with ASTRA-sim's own files, not an EXPERIMENT.")
+    from genie.formats.experiment import experiment_of  # noqa: PLC0415 - pydantic is slow to import
+
     loaded = load(experiment_of(experiment, _as_fields(given)))
     routes = shortest_routes(loaded.testbed, len(loaded.schedule.ranks))
     return loaded.schedule, first_model(loaded, routes), loaded.files(), loaded.experiment.name

@@ -34,6 +34,13 @@ COMPILED_MESSAGES: Final = 30_000
 COMPILING_MESSAGES: Final = 400_000
 """and from here on for compiling, which takes half a minute, once a machine."""
 
+STEPPED_MESSAGE_NS: Final = 30_000
+COMPILED_MESSAGE_NS: Final = 800
+COMPILED_START_NS: Final = 1_000_000_000
+"""What a message costs on a path that steps engines and on the compiled one, and what the latter needs to start: from
+`make bench-sim`, rounded up; they only decide which path is taken.
+"""
+
 KEPT_MESSAGES: Final = 1_000_000
 """A timeline with more messages than this leaves them out: ranks and operators say enough, and tables stay small."""
 
@@ -123,6 +130,9 @@ class _Choice:
         if symmetry.order == 1:
             self.notes.append("not symmetric: no translation of the ranks leaves the job unchanged.")
             return None
+        if self.way is Way.AUTO and self._compiled_is_cheaper(network, self.messages / symmetry.order):
+            self.notes.append("symmetric, but the compiled path takes less time.")
+            return None
         try:
             outcome = simulate_quotient(
                 self.schedule, network, symmetry, strict_zero=self.strict, keep_messages=self.keep_messages
@@ -134,6 +144,13 @@ class _Choice:
         self.notes.append(f"path: symmetric ({classes} of {symmetry.ranks} ranks stand for all, as was proved).")
         self._note_messages()
         return outcome
+
+    def _compiled_is_cheaper(self, network: DimensionModel, stepped: float) -> bool:
+        """With so many messages stepped one by one on the symmetric path."""
+        compiled_ns = COMPILED_START_NS + self.messages * COMPILED_MESSAGE_NS
+        if stepped * STEPPED_MESSAGE_NS < compiled_ns or why_not(self.schedule, network):
+            return False
+        return not self._not_compiled()
 
     def _compiled(self) -> Outcome | None:
         """None where the tables cannot hold the job, or compiling would take longer than it saves."""
