@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -226,6 +227,60 @@ def link_heat(profile: pd.DataFrame) -> Figure:
     with mpl.rc_context(_STYLE):
         figure.colorbar(image, ax=axes, label="busy", format=lambda value, _: f"{value:.0%}")
     return figure
+
+
+MAX_DRAWN: Final = 200
+
+
+def fabric(load: pd.DataFrame) -> Figure:
+    """The fabric: hosts below, switches above; every cable coloured by the busier of its directions.
+
+    Args:
+        load: from `metrics.link_load`.
+    """
+    busy: dict[tuple[str, str], float] = {}
+    for link, share in load[["link", "load"]].itertuples(index=False):
+        source, _, target = str(link).partition(">")
+        ends = (source, target) if source < target else (target, source)
+        busy[ends] = max(busy.get(ends, 0.0), float(share))
+    place = _tiers(list(busy))
+    figure, axes = _axes(9.2, 3.4, "", "")
+    for (a, b), share in sorted(busy.items(), key=lambda one: one[1]):
+        (ax, ay), (bx, by) = place[a], place[b]
+        (line,) = axes.plot([ax, bx], [ay, by], color=_HEAT(min(share, 1.0)), linewidth=1 + 3 * min(share, 1.0))
+        line.set_gid(f"tip{len(axes.lines)}")
+        line.set_label(f"{a} - {b}: {show.share(share)}")
+    for name, (x, y) in place.items():
+        box = {"boxstyle": "round", "facecolor": PAPER, "edgecolor": FAINT}
+        axes.text(x, y, name, ha="center", va="center", fontsize=7, bbox=box, rotation=90 if len(place) > 40 else 0)  # noqa: PLR2004 - as they fit
+    axes.set_ylim(-0.4, max(y for _, y in place.values()) + 0.4)
+    axes.set_axis_off()
+    with mpl.rc_context(_STYLE):
+        figure.colorbar(
+            ScalarMappable(Normalize(0, 1), _HEAT), ax=axes, label="load", format=lambda value, _: f"{value:.0%}"
+        )
+    return figure
+
+
+def _tiers(cables: Sequence[tuple[str, str]]) -> dict[str, tuple[float, float]]:
+    """Places of nodes: hosts (one cable) on tier 0, each switch one above the nearest tier below it."""
+    near: dict[str, list[str]] = {}
+    for a, b in cables:
+        near.setdefault(a, []).append(b)
+        near.setdefault(b, []).append(a)
+    tier = {name: 0 for name, others in near.items() if len(others) == 1}
+    level = 0
+    while len(tier) < len(near) and level < len(near):
+        level += 1
+        above = [n for n in near if n not in tier and any(tier.get(o) == level - 1 for o in near[n])]
+        tier |= dict.fromkeys(above or [n for n in near if n not in tier], level)
+    found: dict[str, tuple[float, float]] = {}
+    for height in set(tier.values()):
+        names = sorted(
+            (n for n in near if tier[n] == height), key=lambda n: [(len(p), p) for p in re.split(r"(\d+)", n)]
+        )
+        found |= {name: ((at + 0.5) / len(names), float(height)) for at, name in enumerate(names)}
+    return found
 
 
 _HEAT: Final = LinearSegmentedColormap.from_list("busy", ["#eef3fb", "#7fb0ea", "#0b63ce", "#d9730d", "#8c1d18"])

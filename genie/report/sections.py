@@ -276,6 +276,7 @@ def _links(subject: Subject) -> Iterator[Block]:
         (iteration_ns,) = metrics.iteration(view.ranks)["iteration_ns"]
         links = metrics.link_load(view.flows, view.routes, links, iteration_ns)
         yield from _load(links)
+        yield from _drawn(view, links)
     if len(counters):
         drops = int(counters["dropped_packets"].sum())
         level = Level.WARN if drops else Level.PLAIN
@@ -283,6 +284,19 @@ def _links(subject: Subject) -> Iterator[Block]:
         yield Text(
             f"Counted during the whole replay, warm-up and headers included: {sent} sent, {drops:,} drops.", level
         )
+
+
+def _drawn(view: View, load: pd.DataFrame) -> Iterator[Block]:
+    nodes = {end for link in load["link"] for end in str(link).split(">")}
+    if len(nodes) <= plots.MAX_DRAWN:
+        caption = "The fabric: each cable coloured by the busier of its directions. Point at one to see its load."
+        yield Picture(caption, lambda: plots.fabric(load), wide=True)
+    iteration = int(view.flows["iteration"].min())
+    profile = metrics.link_profile(view.flows[view.flows["iteration"] == iteration], view.routes, view.links)
+    if len(profile):
+        some = f", the {plots.MAX_LINKS} busiest of {len(profile):,} links" if len(profile) > plots.MAX_LINKS else ""
+        caption = f"How busy links are over time, iteration {iteration}{some}, if every message moves evenly."
+        yield Picture(caption, lambda: plots.link_heat(profile), wide=True)
 
 
 def _load(links: pd.DataFrame) -> Iterator[Block]:

@@ -31,6 +31,9 @@ EXPLAINS: Final = 0.3
 LOSSY: Final = 0.002
 """Share of packets lost from which on a link is called lossy."""
 
+LOSSY_BY_BYTES: Final = 0.008
+"""The same where it is worked out from the bytes around the link: below it framing and acknowledgements blur them."""
+
 UNLUCKY: Final = 0.01
 """A parallel link that no flow uses is called missing when chance would do that less often."""
 
@@ -249,7 +252,7 @@ def missing_bytes(case: Case, fabric: Fabric) -> dict[str, float]:
     base = float(np.quantile(ratio, 0.1))
     solution, _ = nnls((losses / payload.clip(min=1)[:, None])[used], ratio / base - 1)
     worst = int(np.argmax(solution))
-    return {names[worst]: float(solution[worst])} if solution[worst] >= LOSSY * 2 else {}
+    return {names[worst]: float(solution[worst])} if solution[worst] >= LOSSY_BY_BYTES else {}
 
 
 def _pair(index: object) -> Pair:

@@ -129,3 +129,34 @@ def test_receives_are_drawn_as_their_messages_come():
     made.messages.chunk.flags.writeable = True
     made.messages.chunk[:] = -1
     assert [bar[:3] for bar in bars(plots.timeline(activity(made)))] == [(100, 0.5, 30)]
+
+
+def test_the_fabric_is_drawn_in_tiers():
+    places = plots._tiers([("h0", "l0"), ("h1", "l0"), ("h2", "l1"), ("l0", "s0"), ("l1", "s0"), ("h3", "l1")])
+    assert {name: y for name, (_, y) in places.items()} == {
+        **dict.fromkeys(("h0", "h1", "h2", "h3"), 0.0),
+        **dict.fromkeys(("l0", "l1"), 1.0),
+        "s0": 2.0,
+    }
+    assert [name for name, (_, y) in sorted(places.items(), key=lambda one: one[1][0]) if y == 0] == [
+        "h0",
+        "h1",
+        "h2",
+        "h3",
+    ]
+
+
+def test_the_fabric_tells_the_busier_direction_of_each_cable():
+    load = pd.DataFrame({"link": ["h0>l0", "l0>h0", "l0>h1"], "load": [0.2, 0.9, 0.1]})
+    text = plots.svg(plots.fabric(load))
+    assert "h0 - l0: 90.0%" in text
+    assert "h1 - l0: 10.0%" in text
+
+
+def test_the_heat_map_shows_the_busiest_links():
+    profile = pd.DataFrame(
+        [[at / 100] * 3 for at in range(80)], index=[f"link{at:02}" for at in range(80)], columns=[0.0, 10.0, 20.0]
+    )
+    text = plots.svg(plots.link_heat(profile))
+    assert "link79" in text
+    assert "link10" not in text
