@@ -130,6 +130,11 @@ def _lines(request: Request, system: System, dimensions: tuple[int, ...]) -> tup
             f"{len(names)} algorithms for {len(dimensions)} dimensions.",
             fix="name one algorithm a dimension.",
         )
+    if names[-1] == "doubleBinaryTree" and len(names) < len(dimensions) and not system.extended:
+        raise InputError(
+            "doubleBinaryTree is the last of fewer algorithms than there are dimensions (ASTRA-sim crashes).",
+            fix="name one algorithm a dimension.",
+        )
     return tuple(_of_all_ranks(names, dimensions))
 
 

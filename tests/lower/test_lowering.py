@@ -141,6 +141,17 @@ def test_refusals_say_what_to_set():
     refused("cannot be split", replace(RING, splits=8), kind=CollectiveKind.ALL_GATHER, size=4)
 
 
+def test_a_tree_on_the_last_of_too_few_dimensions_is_refused_as_astra_sim_crashes_on_it():
+    """Seen in all of 72 runs of ASTRA-sim, and in none with a ring in its place."""
+    names = dict.fromkeys(CollectiveKind, ("ring", "doubleBinaryTree"))
+    tree = replace(RING, algorithms=names, extended=False)
+    refused("fewer algorithms", tree, ranks=8, dimensions=(2, 2, 2))
+    lower(collective(CollectiveKind.ALL_REDUCE, 4, 4096), tree, (2, 2))
+    lower(collective(CollectiveKind.ALL_REDUCE, 8, 4096), replace(tree, extended=True), (2, 2, 2))
+    other = replace(RING, algorithms=dict.fromkeys(CollectiveKind, ("doubleBinaryTree", "ring")))
+    lower(collective(CollectiveKind.ALL_REDUCE, 8, 4096), other, (2, 2, 2))
+
+
 def test_a_cycle_is_refused_before_anything_runs():
     trace = generate("data_parallel", 2, 4096).traces[0]
     deps = trace.deps.copy()
