@@ -1,6 +1,6 @@
 """How sure a figure is: robust means, bootstrap intervals, differences between two samples, and what could be seen.
 
-All figures are of 20 % trimmed means (of fewer than five values: of means): a repeat that a busy machine spoilt does
+All figures are of 25 % trimmed means (of fewer than five values: of means): a repeat that a busy machine spoilt does
 not carry the result away. Intervals are bootstrap-t with a fixed seed, of fewer than eight values Student's t: the
 plain percentile bootstrap is too narrow for the handful of repeats that a replay has.
 
@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-TRIM: Final = 0.2
+TRIM: Final = 0.25
 RESAMPLES: Final = 2_000
 ENOUGH_TO_TRIM: Final = 5
 ENOUGH_TO_RESAMPLE: Final = 8
@@ -90,7 +90,7 @@ def trimmed_means(rows: Values) -> tuple[Values, Values]:
 
 
 def robust_mean(values: ArrayLike) -> float:
-    """The 20 % trimmed mean; NaN of nothing."""
+    """The 25 % trimmed mean; NaN of nothing."""
     array = _known(values)
     return float(trimmed_means(array)[0]) if len(array) else math.nan
 
@@ -181,7 +181,7 @@ def _student(base: float, new: float, stderr: float, freedom: float, margin: flo
     beyond = max(abs(new - base) - margin, 0.0) / stderr
     p = min(2 * float(stats.t.sf(beyond, freedom)), 1.0)
     found = Difference(base, new, new - base - reach, new - base + reach, stderr, p, math.nan)
-    return _seeing(found, freedom, margin, alpha)
+    return _seeing(found, freedom, margin, reach)
 
 
 def _bootstrap(
@@ -197,14 +197,14 @@ def _bootstrap(
     beyond = max(abs(new - base) - margin, 0.0) / stderr
     p = (float((ratios >= beyond).sum()) + 1) / (len(ratios) + 1)
     found = Difference(base, new, new - base - reach, new - base + reach, stderr, p, math.nan)
-    return _seeing(found, freedom, margin, alpha)
+    return _seeing(found, freedom, margin, reach)
 
 
-def _seeing(found: Difference, freedom: float, margin: float, alpha: float) -> Difference:
-    """With the smallest difference that would be found."""
+def _seeing(found: Difference, freedom: float, margin: float, reach: float) -> Difference:
+    """With the smallest difference that would be found: `reach` is half the interval."""
     from scipy import stats  # noqa: PLC0415 - see above
 
-    seen = margin + (float(stats.t.ppf(1 - alpha / 2, freedom)) + float(stats.t.ppf(POWER, freedom))) * found.stderr
+    seen = margin + reach + float(stats.t.ppf(POWER, freedom)) * found.stderr
     return Difference(found.base, found.new, found.low, found.high, found.stderr, found.p, seen)
 
 

@@ -29,7 +29,7 @@ def test_two_runs_in_words(tmp_path):
     done = compare(replayed(tmp_path), replayed(tmp_path, 1.05, seed=2))
     assert done.exit_code == 0
     assert "inputs and environment are the same" in done.output
-    assert done.output.splitlines()[-1].startswith("Iteration time: worse, +4.94% (")
+    assert done.output.splitlines()[-1].startswith("Iteration time: worse, +4.88% (")
 
 
 def test_several_runs_as_json(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from genie.report.statistics import difference, holm, interval, paired, robust_mean, trimmed_means, variation
 
 
-def test_a_trimmed_mean_leaves_out_a_fifth_at_each_end():
+def test_a_trimmed_mean_leaves_out_a_quarter_at_each_end():
     assert robust_mean([1, 2, 3, 4, 1000]) == 3
     assert robust_mean([1, 2, 3, 4]) == 2.5
     assert robust_mean([7, np.nan]) == 7
