@@ -322,6 +322,41 @@ def sharing() -> list[Row]:
     ]
 
 
+def sharing_for_real() -> list[Row]:
+    """Two flows of 375 MB into one host's link of 1 Gb/s on the fabric, whose switch marks from 100 KB on."""
+    testbed, rate_bps = load_testbed(ROOT / "testbed/single-switch-8.yml"), S
+    cables = tuple(
+        replace(cable, rate_bps=40 * rate_bps, ecn_bytes=100_000, buffer_bytes=MIB) for cable in testbed.cables
+    )
+    testbed = replace(testbed, dilation=40, cables=cables)
+    schedule = lower(generate("incast", 3, 3 * rate_bps // 8), System(extended=True, local_mem_bytes_per_s=1.6e12))
+    with Lab(testbed) as lab:
+        hosting = lab.hosting(3)
+        before = hosting.counters()
+        options = ReplayOptions(
+            dilation=testbed.dilation,
+            launch=LaunchOptions(0, 1),
+            window_bytes=testbed.window_bytes,
+            transport="roce",
+            mtu_bytes=hosting.mtu_bytes,
+            super_packet_segments=hosting.super_packet_segments,
+            line_bps=rate_bps,
+            options={"control": "dcqcn", "ecn": True},
+        )
+        result = replay_schedule(schedule, hosting.places, options)
+        after = hosting.counters()
+    if result.error:
+        raise result.error
+    messages = result.timeline.messages
+    took_s = (messages.delivered_ns - messages.posted_ns) * testbed.dilation / S
+    lost = sum(after[link]["drops"] - before[link]["drops"] for link in after)
+    return [
+        at_least("two DCQCN flows on the fabric, 1 Gb/s: Jain's index", jain([1 / each for each in took_s]), 0.98, ""),
+        at_most("  packets lost", lost, 0, ""),
+        Row("  of the link's rate as payload", 6 / max(took_s), ""),
+    ]
+
+
 # ---- hostile packets
 
 
@@ -379,7 +414,7 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "packets": lambda _: packets(),
     "captures": lambda _: captures(),
     "shift": lambda _: shift(),
-    "sharing": lambda _: sharing(),
+    "sharing": lambda _: sharing() + sharing_for_real(),
     "hostile": hostile,
 }
 

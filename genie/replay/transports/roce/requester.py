@@ -195,12 +195,16 @@ class Requester:
         self.control.on_sent(run.packets, size_bytes, now_ns)
 
     def wants_acknowledgement(self, run: Run, now_ns: int) -> bool:
-        """Whether the last packet of a run asks for one: a message's last, a window's last, and a few in between."""
+        """Whether the last packet of a run asks for one: a message's last, a window's last, a few in between.
+
+        A paced sender asks with every run: at a low rate a part of a window may take longer than a time-out.
+        """
         end = run.start + run.packets
         self._since_request += run.packets
         last_of_message = run.at + run.packets == run.message.packets
         full = end - self.una > self.control.window - self._segments
-        if not (last_of_message or full or run.again or self._since_request * 4 >= self.control.window):
+        soon = self._since_request * 4 >= self.control.window or self.control.may_send_ns() > 0
+        if not (last_of_message or full or run.again or soon):
             return False
         self._since_request = 0
         if self._timed is None and not run.again:
