@@ -67,7 +67,7 @@ frr-if-possible:
 unit: dev ## the tests alone
 	$(BIN)/pytest
 
-bench: bench-sim bench-roce bench-trace bench-flow bench-fabric-flow bench-transport bench-real bench-fidelity bench-results ## every benchmark
+bench: bench-sim bench-roce bench-trace bench-flow bench-fabric bench-fabric-flow bench-transport bench-real bench-fidelity bench-results ## every benchmark
 
 bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py

@@ -27,8 +27,18 @@ def testbed() -> None:
 def testbed_show(file: Path, routes: bool, to_json: bool) -> None:
     """Nodes, links, and what they are like in virtual and in real units."""
     from genie.describe import describe_testbed  # noqa: PLC0415
+    from genie.formats.textfile import read_yaml  # noqa: PLC0415
     from genie.testbed.files import load_testbed  # noqa: PLC0415
+    from genie.testbed.lab import is_lab, parse_lab  # noqa: PLC0415
 
+    content = read_yaml(file)
+    if is_lab(content):
+        about = parse_lab(content, str(file)).about()
+        if to_json:
+            print_json(about)
+        else:
+            console_of().testbed(about)
+        return
     bed = load_testbed(file)
     about, rows = describe_testbed(bed), _routes_of(bed) if routes else []
     if to_json:
@@ -46,6 +56,26 @@ def _routes_of(bed: Testbed) -> list[dict[str, str]]:
 
     with EmulatedFabric(bed, strict=False) as fabric:
         return fabric.tables()
+
+
+@testbed.command("import")
+@click.argument("kind", type=click.Choice(["slurm", "hostfile", "ansible"]))
+@click.argument("source")
+@click.option("--name", default="lab", show_default=True, help="What the lab is called.")
+@click.option("--output", type=PATH, help="Testbed file to write; else standard output.")
+def testbed_import(kind: str, source: str, name: str, output: Path | None) -> None:
+    """A lab from a Slurm node list, or from an MPI hostfile or Ansible inventory at SOURCE."""
+    import yaml  # noqa: PLC0415
+
+    from genie.testbed.inventory import import_lab  # noqa: PLC0415
+
+    lab = import_lab(kind, source, name)
+    text = yaml.safe_dump(lab.model_dump(exclude_none=True, exclude_defaults=True, mode="json"), sort_keys=False)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        click.echo(f"{output}: {len(lab.hosts)} hosts, {len(lab.ranks)} ranks")
 
 
 @testbed.command("check")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from genie.core.testbed import MAX_MTU, MIN_MTU, Cable, LinkSpec, Role, Spread, Stack, Testbed
 from genie.errors import InputError
 from genie.formats.textfile import read_text, read_yaml, wrong_fields
+from genie.testbed.lab import LabFile, is_lab
 from genie.testbed.shapes import Duration, Model, Rate, Shape, Share, Size
 
 MAX_RANKS_PER_HOST = 64
@@ -157,6 +158,12 @@ def parse_testbed(content: Any, where: str, folder: Path = Path()) -> Testbed:
     Raises:
         InputError: names every wrong field.
     """
+    if is_lab(content):
+        raise InputError(
+            "is a lab; only an emulated testbed can be brought up.",
+            where=where,
+            fix="genie testbed show tells of a lab.",
+        )
     try:
         return TestbedFile.model_validate(content).testbed(folder)
     except ValidationError as error:
@@ -179,5 +186,6 @@ def load_testbed(path: Path | str) -> Testbed:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of testbed files."""
-    return TestbedFile.model_json_schema()
+    """The JSON schema of testbed files, of both kinds."""
+    both: TypeAdapter[Any] = TypeAdapter(Annotated[TestbedFile | LabFile, Field(discriminator="kind")])
+    return both.json_schema()
