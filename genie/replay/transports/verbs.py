@@ -58,6 +58,7 @@ class VerbsTransport:
         self._outgoing, self._incoming = KeyNumbers(), KeyNumbers()
         self._ready: list[Completion] = []
         self._armed = False
+        self._starved: set[int] = set()
         self._looks = 0
 
     # ---- beginning
@@ -166,6 +167,16 @@ class VerbsTransport:
     def _push(self, connection: Connection) -> None:
         with _at(f"rank {self._rank}, connection with rank {connection.peer}"):
             connection.push()
+        self._note_starved(connection)
+
+    def _note_starved(self, connection: Connection) -> None:
+        """Who waits for the device itself must be woken by it, too: an arming that would not do so counts no more."""
+        number = connection.pair.number
+        if not connection.starved:
+            self._starved.discard(number)
+        elif number not in self._starved:
+            self._starved.add(number)
+            self._armed = False
 
     def post_recv(self, handle: int, peer: int, tag: int, size_bytes: int) -> None:
         """See base.Transport."""
@@ -206,6 +217,7 @@ class VerbsTransport:
                 with _at(f"rank {self._rank}, connection with rank {connection.peer}"):
                     connection.tell()
                     connection.push()
+                self._note_starved(connection)
         return bool(touched)
 
     def _take(self, connection: Connection, done: Done) -> None:
@@ -246,7 +258,7 @@ class VerbsTransport:
     def _wait(self, timeout_ns: int) -> None:
         """Sleep until something may have completed, a peer hung up, or the time is over.
 
-        Woken are we by what a peer sends; not by what the device did with our own requests, which is looked at then.
+        Woken are we by what a peer sends; by what the device did with our own requests only if somebody waits for that.
         """
         if timeout_ns and not self._options.events:
             os.sched_yield()  # what the device does in software needs a processor, too
@@ -255,7 +267,7 @@ class VerbsTransport:
                 return
             timeout_ns = 0
         if timeout_ns and self._device is not None and self._by_number and not self._armed:
-            self._device.arm()
+            self._device.arm(every=bool(self._starved))
             self._armed = True
             if self._drain():  # what completed before the arming wakes nobody
                 return

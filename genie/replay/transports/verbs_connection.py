@@ -286,9 +286,10 @@ class Connection:
             self._post([], self._intake.tell())
 
     @property
-    def owes(self) -> bool:
-        """Whether the peer still has to be told something."""
-        return self._intake.owes
+    def starved(self) -> bool:
+        """Whether only the device can help: it must finish requests before a piece or a word can follow."""
+        pieces = bool(self.waiting) and self._window.free > 0 and self.queue.free <= self._reserve
+        return pieces or (self._intake.owes and self.queue.free <= 1)
 
     def mark(self) -> None:
         """Have the device say when it has done all that it was given."""

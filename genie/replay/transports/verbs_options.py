@@ -66,9 +66,9 @@ class VerbsOptions:
     give_up_ns: int = 900 * NS_PER_MS
     rnr_ns: int = NS_PER_MS
     inline_bytes: int = 64
-    signal_every: int = 4
+    signal_every: int = 8
     events: bool = True
-    slots: int = 8
+    slots: int = 16
     slot_bytes: int = PIECE_BYTES
     landing_bytes: int = 64 << 20
     verify: bool = False

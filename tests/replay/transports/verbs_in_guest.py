@@ -1,10 +1,11 @@
 """The verbs transport on real verbs: runs inside the rdma-lab's guest (tests/testbed/test_rdma_lab.py starts it)."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
-from conformance import MIB, NetworkConformance, Party, connect_all, now_ns
+from conformance import MIB, PATIENCE_S, NetworkConformance, Party, connect_all, now_ns
 
 from genie.core.testbed import LinkSpec, leaf_spine
 from genie.core.testbed import Testbed as Declared
@@ -80,6 +81,16 @@ def test_more_bytes_than_memory_go_through_the_same_slots(addresses):
             party.exchange(0, 1, tag, 4 * MIB)
         party.settle()
         assert party.ends[1].moved()["received"] == {0: [8, 32 * MIB]}
+
+
+def test_ends_that_sleep_are_woken_whatever_they_wait_for(addresses):
+    """A poll that times out would mean that nobody woke it: for the peer's pieces and words, or for its own device."""
+    both = ends(addresses[:2], slots=8, slot_bytes=4096, signal_every=16)
+    with Party(both) as party, ThreadPoolExecutor(1) as pool:
+        handles = party.recv(1, 0, 1, 4 * MIB), party.send(0, 1, 1, 4 * MIB)
+        receiver = pool.submit(party.poll, 1, PATIENCE_S * 10**9)
+        assert [done.handle for done in party.poll(0, PATIENCE_S * 10**9)] == [handles[1]]
+        assert [done.handle for done in receiver.result(PATIENCE_S)] == [handles[0]]
 
 
 # ---- paths
