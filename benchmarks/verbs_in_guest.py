@@ -24,9 +24,9 @@ from genie.replay.transports.verbs_library import Device, Memory, PeerEnd, Queue
 from genie.replay.transports.verbs_options import VerbsOptions
 from genie.testbed.rdma_fabric import RdmaFabric
 
-ROUNDS = 15
+ROUNDS = 25
 STREAM_BYTES = 32 << 20
-PINGS = 20
+PINGS = 10
 SMALL_BYTES = 64
 PATIENCE_NS = 60_000_000_000
 
