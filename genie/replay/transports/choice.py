@@ -111,8 +111,8 @@ def _make_roce(wiring: Wiring) -> Transport:
 
 def _check_roce(options: Options) -> None:
     """Looks at the options, and makes the tables that all ranks share before they are forked."""
+    from genie.replay.transports.roce.middles import payload_registers  # noqa: PLC0415
     from genie.replay.transports.roce.options import words_of  # noqa: PLC0415
-    from genie.replay.transports.roce.packets import payload_registers  # noqa: PLC0415
 
     words = words_of(options)
     payload_registers(words.mtu or MTUS[-1])

@@ -9,18 +9,24 @@ from typing import Final, NamedTuple
 from genie.errors import InputError, RunError
 from genie.formats import roce
 from genie.formats.icrc import Way
-from genie.formats.roce import ENDS, REQUESTS, STARTS, Aeth, Opcode, Packet
+from genie.formats.roce import ENDS, PORT, REQUESTS, STARTS, Aeth, Opcode, Packet
 from genie.replay.transports.payload import first_difference
 from genie.replay.transports.roce.control import CONTROLS, ControlSettings, DcqcnParameters
 from genie.replay.transports.roce.layout import LEAD_BYTES, Outgoing
+from genie.replay.transports.roce.middles import Middles, MiddleSender
+from genie.replay.transports.roce.mmsg import pack_address
 from genie.replay.transports.roce.options import RoceOptions
-from genie.replay.transports.roce.packets import CHUNK, Buffers, Builder, Checker, Inbox
-from genie.replay.transports.roce.requester import Requester, Run
+from genie.replay.transports.roce.packets import Buffers, Builder, Checker
+from genie.replay.transports.roce.requester import ASKS_PER_WINDOW, Requester, Run
 from genie.replay.transports.roce.responder import Fate, Message, Piece, Responder
-from genie.replay.transports.roce.sockets import Address, Datagram, Outlet, address_of
+from genie.replay.transports.roce.slots import Slot
+from genie.replay.transports.roce.sockets import Address, Outlet, address_of
 
 MAX_CHECKERS: Final = 256
 """Source ports of one peer that are remembered: more are somebody's forgery."""
+
+TURN_BYTES: Final = 512 << 10
+"""What a queue pair sends before the others get their turn."""
 
 CNP_INTERVAL_NS: Final = DcqcnParameters().cut_interval_ns
 
@@ -43,6 +49,17 @@ class Batch:
     outlet: Outlet
     packets: int
     wire_bytes: int
+
+    def leave(self, to: Address) -> bool:
+        """Hand them to the kernel; False if it has no room."""
+        return not self.outlet.blocked and self.outlet.send(self.buffers, self.segment if self.packets > 1 else 0, to)
+
+
+class _Way(NamedTuple):
+    """What makes the packets that leave through one outlet."""
+
+    builder: Builder
+    middles: MiddleSender
 
 
 @dataclass(slots=True)
@@ -102,17 +119,7 @@ class QueuePair:
         self.requester = Requester(layout, near.psn, control, options.patience, options.segments)
         selective = options.patience.selective
         self.responder = Responder(layout, far.psn, near.rkey, selective=selective, depth=words.receive_depth)
-        self._builders = {
-            outlet.sport: Builder(
-                Way.between(near.address, far.address, outlet.sport),
-                layout,
-                far.qpn,
-                far.rkey,
-                options.segments,
-                seal=words.icrc,
-            )
-            for outlet in outlets
-        }
+        self._ways = {outlet.sport: self._way(outlet) for outlet in outlets}
         self._checkers: dict[int, Checker] = {}
         self._layout = layout
         self._middle_bytes = layout.middle_bytes
@@ -125,26 +132,47 @@ class QueuePair:
         self._cnp_interval_ns = CNP_INTERVAL_NS * options.dilation
         self._notifies = self._paced = words.control == "dcqcn"
         self._marked = self._notify = False
+        one_by_one = self._paced or options.rate_bps or words.spray == "batch"
+        at_once = min(TURN_BYTES // self._middle_bytes, options.window // ASKS_PER_WINDOW)
+        self._most = options.segments if one_by_one else max(options.segments, at_once)
         self._turn = 0
 
     # ---- sending
 
-    def batch(self, now_ns: int) -> Batch | None:
-        """The packets that leave next, as one super-packet at most; None when nothing may."""
+    def _way(self, outlet: Outlet) -> _Way:
+        near, far, layout, segments = self.near, self.far, self._options.layout, self._options.segments
+        way = Way.between(near.address, far.address, outlet.sport)
+        seal = self._options.words.icrc
+        middles = Middles(way, layout, far.qpn, segments, seal=seal)
+        sender = MiddleSender(middles, layout, segments, pack_address(far.address, PORT))
+        return _Way(Builder(way, layout, far.qpn, far.rkey, seal=seal), sender)
+
+    def push(self, now_ns: int) -> int:
+        """Let leave what may, at once and as one run; its bytes. 0: nothing may, or the kernel has no room."""
         if self.pending is not None:
-            batch, self.pending = self.pending, None
-            return batch
+            return self._leave(self.pending)
         requester = self.requester
         if self._paced and requester.control.may_send_ns() > now_ns:
-            return None
-        run = requester.next_run(self._options.segments, now_ns)
+            return 0
+        run = requester.next_run(self._most, now_ns)
         if run is None:
-            return None
+            return 0
         outlet = self._outlet(run)
-        builder = self._builders[outlet.sport]
         if run.packets > 1:
-            return self._middles(run, outlet, builder, now_ns)
-        return self._singles(run, outlet, builder, now_ns)
+            return 0 if outlet.blocked else self._push_middles(run, outlet, now_ns)
+        return self._leave(self._singles(run, outlet, now_ns))
+
+    def _leave(self, batch: Batch) -> int:
+        if batch.leave(self.to):
+            self.pending = None
+            return batch.wire_bytes
+        self.pending = batch
+        return 0
+
+    @property
+    def stuck(self) -> list[Outlet]:
+        """Outlets that have no room."""
+        return [outlet for outlet in self._outlets if outlet.blocked]
 
     def _outlet(self, run: Run) -> Outlet:
         if len(self._outlets) == 1:
@@ -153,17 +181,30 @@ class QueuePair:
         turn = run.message.sequence if self._options.words.spray == "message" else self._turn
         return self._outlets[turn % len(self._outlets)]
 
-    def _middles(self, run: Run, outlet: Outlet, builder: Builder, now_ns: int) -> Batch:
-        requester, wire = self.requester, run.packets * self._middle_bytes
-        asks = requester.wants_acknowledgement(run, now_ns)
-        psn = requester.psn(run.start)
-        buffers = builder.middles(run.message, run.at, psn, run.packets, ack_request=asks)
+    def _push_middles(self, run: Run, outlet: Outlet, now_ns: int) -> int:
+        """Whole super-packets, or a part of one."""
+        requester, segments = self.requester, self._options.segments
+        message, at, packets, again = run
+        middles = self._ways[outlet.sport].middles
+        row, ready = middles.prepare(message.sequence, at, requester.psn(run.start))
+        packets = min(packets, ready)
+        if packets > segments:
+            packets -= packets % segments
+        run = Run(message, at, packets, again)
+        asks = requester.asks(run)
+        left = outlet.send_middles(middles, row, packets, self.to, ack_request=asks)
+        if not left:
+            return 0
+        if left < packets:
+            run, asks = Run(message, at, left, again), False
+        wire = left * self._middle_bytes
+        requester.asked(run, now_ns, asks=asks)
         requester.take(run, wire, now_ns)
-        return Batch(buffers, self._middle_bytes, outlet, run.packets, wire)
+        return wire
 
-    def _singles(self, run: Run | None, outlet: Outlet, builder: Builder, now_ns: int) -> Batch:
+    def _singles(self, run: Run | None, outlet: Outlet, now_ns: int) -> Batch:
         """A packet, or several whole messages: equal lengths, a shorter one at the end (so a capture can be read)."""
-        requester = self.requester
+        requester, builder = self.requester, self._ways[outlet.sport].builder
         batch = Batch([], 0, outlet, 0, 0)
         while run is not None and run.packets == 1:
             part = self._layout.part(run.message, run.at)
@@ -188,7 +229,7 @@ class QueuePair:
     def answers(self, now_ns: int) -> list[bytes]:
         """Acknowledgements and notifications that are due."""
         found = []
-        builder = self._builders[self._outlets[0].sport]
+        builder = self._ways[self._outlets[0].sport].builder
         if self._notify and now_ns - self._cnp_ns >= self._cnp_interval_ns:
             self._cnp_ns = now_ns
             found.append(builder.control(Opcode.CNP, 0, bytes(16), becn=True))
@@ -207,29 +248,28 @@ class QueuePair:
 
     # ---- receiving
 
-    def take_middles(self, inbox: Inbox, datagram: Datagram) -> bool:
+    def take_middles(self, slot: Slot) -> bool:
         """Take a datagram that is, wholly, the next middle packets of the message under way; False if it is not."""
-        size, segment = datagram.size, self._middle_bytes
-        count = size // segment
-        if size % segment or count > CHUNK or (count > 1 and datagram.segment != segment):
+        count, rest = divmod(slot.size, self._middle_bytes)
+        if rest or not 0 < count <= slot.most or slot.segment != self._middle_bytes:
             return False
-        responder, mtu = self.responder, self._layout.mtu
-        place = responder.place
-        if place.left_bytes <= count * mtu or responder.behind:
+        responder, size = self.responder, count * self._layout.mtu
+        if responder.piece_left_bytes <= size or responder.behind:
             return False
         psn = roce.psn_add(self.far.psn, responder.expected)
-        checker = self._checker(datagram.sport)
-        if not checker.are_middles(inbox, count, psn, place.sequence, place.offset):
+        asks = slot.asks(count)
+        checker = self._checker(slot.sport)
+        if not checker.are_middles(slot, count, psn, responder.sequence, responder.offset):
             return False
-        responder.take_middles(count, count * mtu)
-        if inbox.view[size - segment + 8] & 0x80:
+        responder.take_middles(count, size)
+        if asks:
             responder.ask()
-        self._note(datagram, count)
+        self._note(slot, count)
         return True
 
-    def _note(self, datagram: Datagram, packets: int) -> None:
-        self.heard_ns = datagram.stamp_ns
-        if datagram.marked:
+    def _note(self, slot: Slot, packets: int) -> None:
+        self.heard_ns = slot.stamp_ns
+        if slot.marked:
             self._marked = True
             self._notify = self._notifies
             self.responder.heard.marked += packets
@@ -245,13 +285,13 @@ class QueuePair:
             self._checkers[sport] = checker
         return checker
 
-    def take(self, packet: memoryview, datagram: Datagram, now_ns: int, news: News) -> None:
+    def take(self, packet: memoryview, slot: Slot, now_ns: int, news: News) -> None:
         """Take one packet of any kind.
 
         Raises:
             RunError: payload that differs from what was sent, or a refusal.
         """
-        if not self._checker(datagram.sport).is_sealed(packet):
+        if not self._checker(slot.sport).is_sealed(packet):
             self.damage.icrc += 1
             return
         try:
@@ -259,9 +299,9 @@ class QueuePair:
         except InputError:
             self.damage.malformed += 1
             return
-        self._note(datagram, 1)
+        self._note(slot, 1)
         if parsed.opcode in REQUESTS:
-            self._on_request(parsed, datagram, news)
+            self._on_request(parsed, slot, news)
         elif parsed.aeth is not None and parsed.opcode is Opcode.ACKNOWLEDGE:
             self._on_answer(parsed, parsed.aeth, now_ns, news)
         elif parsed.opcode is Opcode.CNP:
@@ -269,7 +309,7 @@ class QueuePair:
         else:
             self.damage.malformed += 1
 
-    def _on_request(self, packet: Packet, datagram: Datagram, news: News) -> None:
+    def _on_request(self, packet: Packet, slot: Slot, news: News) -> None:
         responder, reth, payload = self.responder, packet.reth, packet.payload
         address = reth.address if reth else 0
         if self._layout.send and packet.opcode in STARTS:
@@ -285,7 +325,7 @@ class QueuePair:
             packet.ack_request,
         )
         place = responder.place
-        fate, arrived = responder.on_piece(piece, datagram.stamp_ns)
+        fate, arrived = responder.on_piece(piece, slot.stamp_ns)
         news.arrived += arrived
         if fate is Fate.TAKEN and self._options.verify:
             lead = self._layout.lead if place.offset == 0 and packet.opcode in STARTS and not place.begun else 0

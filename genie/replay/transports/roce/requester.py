@@ -18,6 +18,9 @@ from genie.units import NS_PER_MS
 NEVER: Final = 1 << 62
 MAX_TIMEOUT_NS: Final = 8_000 * NS_PER_MS
 INFINITE_RNR: Final = 7
+ASKS_PER_WINDOW: Final = 4
+"""How often in a window packets ask for an acknowledgement."""
+
 _REASONS: Final = {
     Nak.INVALID_REQUEST: "it refused a request as invalid",
     Nak.REMOTE_ACCESS: "it refused our key for its memory",
@@ -195,21 +198,33 @@ class Requester:
         self.control.on_sent(run.packets, size_bytes, now_ns)
 
     def wants_acknowledgement(self, run: Run, now_ns: int) -> bool:
-        """Whether the last packet of a run asks for one: a message's last, a window's last, a few in between.
+        """Whether the last packet of a run that leaves asks for one; see `asks`."""
+        asks = self.asks(run)
+        self.asked(run, now_ns, asks=asks)
+        return asks
+
+    def asks(self, run: Run) -> bool:
+        """Whether the last packet of a run should ask: a message's last, a window's last, a few in between.
 
         A paced sender asks with every run: at a low rate a part of a window may take longer than a time-out.
         """
-        end = run.start + run.packets
-        self._since_request += run.packets
-        last_of_message = run.at + run.packets == run.message.packets
-        full = end - self.una > self.control.window - self._segments
-        soon = self._since_request * 4 >= self.control.window or self.control.may_send_ns() > 0
-        if not (last_of_message or full or run.again or soon):
-            return False
+        window, end = self.control.window, run.start + run.packets
+        return (
+            (self._since_request + run.packets) * ASKS_PER_WINDOW >= window
+            or run.at + run.packets == run.message.packets
+            or end - self.una > window - self._segments
+            or run.again
+            or self.control.may_send_ns() > 0
+        )
+
+    def asked(self, run: Run, now_ns: int, *, asks: bool) -> None:
+        """A run leaves, and its last packet asks, or does not."""
+        if not asks:
+            self._since_request += run.packets
+            return
         self._since_request = 0
         if self._timed is None and not run.again:
-            self._timed = (end, now_ns)
-        return True
+            self._timed = (run.start + run.packets, now_ns)
 
     # ---- what comes back
 

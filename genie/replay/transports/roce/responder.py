@@ -151,6 +151,21 @@ class Responder:
         return Place(self._sequence, max(0, self._message_bytes - lead), left, self._message_bytes >= 0)
 
     @property
+    def sequence(self) -> int:
+        """Which message the next packet belongs to, or begins."""
+        return self._sequence
+
+    @property
+    def offset(self) -> int:
+        """Which byte of a message's payload comes next, in the middle of one."""
+        return self._message_bytes - self._layout.lead
+
+    @property
+    def piece_left_bytes(self) -> int:
+        """How far the piece under way still goes; 0: none is."""
+        return self._piece_left
+
+    @property
     def behind(self) -> bool:
         """Whether packets behind a gap are kept."""
         return bool(self._ahead)

@@ -1,4 +1,4 @@
-"""UDP sockets as a RoCE port: super-packets out and in, kernel stamps, congestion marks, errors of the way."""
+"""UDP sockets as a RoCE port: how they are set up, what leaves them, errors of the way."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from genie.errors import NotReadyError, RunError
 from genie.formats.roce import PORT
-from genie.replay.clock import realtime_offset_ns
+from genie.replay.transports.roce.middles import UDP_SEGMENT, MiddleSender
 from genie.replay.transports.roce.packets import Buffers
-from genie.replay.transports.stamps import SO_TIMESTAMPNS, ask_for_stamps
-from genie.units import NS_PER_S
 
-UDP_SEGMENT, UDP_GRO = 103, 104
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_SO_SNDBUFFORCE: Final = 32
 _IP_MTU_DISCOVER, _IP_RECVERR, _IP_RECVTOS, _DO = 10, 11, 13, 2
 _IPV6_MTU_DISCOVER, _IPV6_RECVERR, _IPV6_RECVTCLASS = 23, 25, 66
 _MSG_ERRQUEUE: Final = 0x2000
-_CE: Final = 3
-_TIMESPEC: Final = struct.Struct("=qq")
 _SEGMENT: Final = struct.Struct("=H")
 _EXTENDED_ERROR: Final = struct.Struct("=I")
-_ANCILLARY_BYTES: Final = 128
 _ERROR_BYTES: Final = 512
 
 Address = tuple[str, int] | tuple[str, int, int, int]
@@ -68,7 +61,7 @@ def open_socket(ip: str, port: int, marking: Marking, send_bytes: int) -> socket
             for option, value in ((_IP_MTU_DISCOVER, _DO), (_IP_RECVERR, 1), (_IP_RECVTOS, 1)):
                 sock.setsockopt(socket.IPPROTO_IP, option, value)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, marking.byte)
-        _set_buffer(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF, send_bytes)
+        set_buffer(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF, send_bytes)
         sock.bind((ip, port))
         sock.setblocking(False)  # noqa: FBT003 - socket knows no keyword
     except OSError as error:
@@ -80,7 +73,7 @@ def open_socket(ip: str, port: int, marking: Marking, send_bytes: int) -> socket
     return sock
 
 
-def _set_buffer(sock: socket.socket, force: int, plain: int, size_bytes: int) -> None:
+def set_buffer(sock: socket.socket, force: int, plain: int, size_bytes: int) -> None:
     """As much as is wanted, or as much as an ordinary user gets."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, force, size_bytes)
@@ -93,12 +86,14 @@ class Outlet:
 
     Attributes:
         blocked: the kernel took no more; it will say when it does.
+        watched: that is waited for.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.sport = int(sock.getsockname()[1])
-        self.blocked = False
+        self.blocked = self.watched = False
+        self._fd = sock.fileno()
         self._ancillary: dict[int, list[tuple[int, int, bytes]]] = {}
 
     def send(self, buffers: Buffers, segment: int, to: Address) -> bool:
@@ -117,14 +112,37 @@ class Outlet:
             self.blocked = True
             return False
         except OSError as error:
-            if error.errno == errno.EMSGSIZE:
-                raise RunError(
-                    f"packets of {segment or sum(map(len, buffers))} bytes are too large for the way to {to[0]}.",
-                    fix="choose a smaller path MTU (--transport-option mtu=1024), or raise the links' MTU.",
-                ) from error
-            if error.errno not in _PASSING:
-                raise RunError(f"cannot send to {to[0]}: {os.strerror(error.errno or 0)}.") from error
+            _refuse(error, segment or sum(map(len, buffers)), str(to[0]))
         return True
+
+    def send_middles(self, middles: MiddleSender, at: int, count: int, to: Address, *, ack_request: bool) -> int:
+        """Send middle packets; how many left: there was room for no more.
+
+        Raises:
+            RunError: the packets are too large for the way.
+        """
+        try:
+            sent = middles.send(self._fd, at, count, ack_request=ack_request)
+        except OSError as error:
+            _refuse(error, middles.segment, str(to[0]))
+            return min(count, middles.segments)
+        self.blocked = sent < count
+        return sent
+
+
+def _refuse(error: OSError, size: int, to: str) -> None:
+    """Say why the kernel does not send; return if that may be over soon.
+
+    Raises:
+        RunError: it will not.
+    """
+    if error.errno == errno.EMSGSIZE:
+        raise RunError(
+            f"packets of {size} bytes are too large for the way to {to}.",
+            fix="choose a smaller path MTU (--transport-option mtu=1024), or raise the links' MTU.",
+        ) from error
+    if error.errno not in _PASSING:
+        raise RunError(f"cannot send to {to}: {os.strerror(error.errno or 0)}.") from error
 
 
 _PASSING: Final = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOBUFS, errno.EPERM}
@@ -142,54 +160,3 @@ def troubles(sock: socket.socket) -> list[tuple[str, int]]:
                 if (level, kind) in {(socket.IPPROTO_IP, _IP_RECVERR), (socket.IPPROTO_IPV6, _IPV6_RECVERR)}:
                     found.append((str(to[0]), int(_EXTENDED_ERROR.unpack_from(data)[0])))
     return found
-
-
-class Datagram(NamedTuple):
-    """What a read gave: bytes, bytes of each packet in it, whether congestion was marked, when, and from where."""
-
-    size: int
-    segment: int
-    marked: bool
-    stamp_ns: int
-    source: str
-    sport: int
-
-
-class Inlet:
-    """The socket on port 4791 that everything comes to."""
-
-    def __init__(self, sock: socket.socket, receive_bytes: int, now: Callable[[], int]) -> None:
-        self.sock, self._now = sock, now
-        self._offset_ns = realtime_offset_ns()
-        self._last_ns = 0
-        _set_buffer(sock, _SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_bytes)
-        sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-        ask_for_stamps(sock)
-
-    def read(self, view: memoryview) -> Datagram | None:
-        """One datagram or super-packet; None when there is nothing."""
-        try:
-            size, ancillary, _, source = self.sock.recvmsg_into([view], _ANCILLARY_BYTES)
-        except OSError:  # nothing there, or an error of something sent earlier: told by the error queue
-            return None
-        segment, marked, stamp_ns = size, False, -1
-        for level, kind, data in ancillary:
-            if level == socket.IPPROTO_UDP and kind == UDP_GRO:
-                segment = _SEGMENT.unpack_from(data)[0]
-            elif level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
-                stamp_ns = self._monotonic(data)
-            elif level in {socket.IPPROTO_IP, socket.IPPROTO_IPV6}:
-                marked = data[0] & _CE == _CE
-        if stamp_ns < 0:
-            stamp_ns = self._now()
-        self._last_ns = max(self._last_ns, stamp_ns)
-        return Datagram(size, segment, marked, self._last_ns, source[0], source[1])
-
-    def _monotonic(self, data: bytes) -> int:
-        """A stamp in CLOCK_MONOTONIC, if it can be true; -1 if not."""
-        seconds, ns = _TIMESPEC.unpack(data)
-        stamp_ns, now_ns = int(seconds) * NS_PER_S + int(ns), self._now()
-        if not now_ns - NS_PER_S < stamp_ns - self._offset_ns <= now_ns:
-            self._offset_ns = realtime_offset_ns()  # the clock was set, or we have not looked for long
-        stamp_ns -= self._offset_ns
-        return stamp_ns if stamp_ns <= now_ns else -1

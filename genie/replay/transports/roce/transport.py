@@ -17,26 +17,23 @@ from genie.replay.clock import Clock, RealClock
 from genie.replay.transports.base import Completion, Endpoint, Kind
 from genie.replay.transports.framing import MAX_MESSAGE_BYTES
 from genie.replay.transports.matching import Arrived, Key, KeyNumbers, Matcher, Posted, Tally
+from genie.replay.transports.roce.inlet import SLOTS, Inlet
 from genie.replay.transports.roce.layout import Outgoing
 from genie.replay.transports.roce.meeting import RETRY_NS, Registry, Tie
 from genie.replay.transports.roce.options import RoceOptions, qpn_of
-from genie.replay.transports.roce.packets import Inbox
 from genie.replay.transports.roce.parts import Parts
-from genie.replay.transports.roce.queue_pair import Batch, End, News, QueuePair, qpn_in
+from genie.replay.transports.roce.queue_pair import TURN_BYTES, End, News, QueuePair, qpn_in
 from genie.replay.transports.roce.requester import NEVER
 from genie.replay.transports.roce.responder import Message
-from genie.replay.transports.roce.sockets import Datagram, Inlet, Marking, Outlet, address_of, open_socket, troubles
+from genie.replay.transports.roce.slots import Slot
+from genie.replay.transports.roce.sockets import Marking, Outlet, address_of, open_socket, troubles
 from genie.units import BITS_PER_BYTE, NS_PER_MS, NS_PER_S
 
-READS: Final = 32
-"""Datagrams that are read before they are acknowledged."""
+TURN_READS: Final = 64
+"""Reads before something is sent: a rank that sends faster than it reads would never hear how far it may go on."""
 
-TURN_READS: Final = 32 * READS
-"""Datagrams that are read before something is sent: a rank that sends faster than it reads would never hear how far it
-may go on."""
-
-TURN_BYTES: Final = 256 << 10
-"""What a queue pair sends before the others get their turn."""
+LEAST_CHARGE_BYTES: Final = TURN_BYTES // 32
+"""A packet counts for so many bytes of a turn, at least."""
 
 RECEIVE_BUFFER_BYTES: Final = 16 << 20
 SIGN_OF_LIFE: Final = -1
@@ -60,7 +57,6 @@ class RoceTransport:
     def __init__(self, rank: int, options: RoceOptions, clock: Clock | None = None) -> None:
         self._rank, self._options, self._clock = rank, options, clock or RealClock()
         self._now = self._clock.now_ns
-        self._inbox = Inbox(options.layout)
         self._epoll = select.epoll()
         self._inlet: Inlet | None = None
         self._outlets: dict[int, Outlet] = {}
@@ -93,7 +89,7 @@ class RoceTransport:
             sock = open_socket(options.address, PORT, self._marking, self._send_bytes)
         except NotReadyError as error:
             raise NotReadyError(error.what, where=f"rank {self._rank}", fix=error.fix) from error
-        self._inlet = Inlet(sock, RECEIVE_BUFFER_BYTES, self._now)
+        self._inlet = Inlet(sock, RECEIVE_BUFFER_BYTES, options.layout, self._now)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         self._by_fd[sock.fileno()] = self._outlets[PORT] = Outlet(sock)
         return {"address": options.address, "port": PORT}
@@ -241,53 +237,53 @@ class RoceTransport:
 
     def _receive(self, inlet: Inlet) -> bool:
         """Read what there is, up to a turn's worth, far more than we send in one; whether there may be more."""
-        inbox = self._inbox
-        for _ in range(TURN_READS // READS):
-            for read in range(READS):
-                datagram = inlet.read(inbox.view)
-                if datagram is None:
-                    self._few = read < FEW
-                    return False
-                self._take(inbox, datagram)
+        read = 0
+        for _ in range(TURN_READS):
+            count = inlet.read()
+            for slot in inlet.slots[:count]:
+                self._take(slot)
+            read += count
+            if count < SLOTS:
+                self._few = read <= FEW
+                return False
             self._flush_answers(self._now())
         return True
 
-    def _take(self, inbox: Inbox, datagram: Datagram) -> None:
-        if datagram.size < BTH_BYTES + ICRC_BYTES:
+    def _take(self, slot: Slot) -> None:
+        if slot.size < BTH_BYTES + ICRC_BYTES:
             self._strays += 1
             return
-        pair = self._pairs.get(qpn_in(inbox.view))
-        if pair is not None and pair.far.address == datagram.source and pair.take_middles(inbox, datagram):
+        pair = self._pairs.get(slot.qpn)
+        if pair is not None and pair.far.address == slot.source and pair.take_middles(slot):
             self._answering[pair.near.qpn] = pair
-            self._far_from_end = bool(self._gather_ns) and pair.responder.place.left_bytes > self._far_bytes
+            self._far_from_end = bool(self._gather_ns) and pair.responder.piece_left_bytes > self._far_bytes
             return
         self._far_from_end = False
-        for at in range(0, datagram.size, datagram.segment):
-            packet = inbox.view[at : min(at + datagram.segment, datagram.size)]
+        for packet in slot.packets():
             if len(packet) >= BTH_BYTES + ICRC_BYTES:
-                self._take_one(packet, datagram)
+                self._take_one(packet, slot)
 
-    def _take_one(self, packet: memoryview, datagram: Datagram) -> None:
+    def _take_one(self, packet: memoryview, slot: Slot) -> None:
         if packet[0] == Opcode.UD_SEND_ONLY:
-            self._on_meeting(packet, datagram)
+            self._on_meeting(packet, slot)
             return
         pair = self._pairs.get(qpn_in(packet))
-        if pair is None or pair.far.address != datagram.source:
+        if pair is None or pair.far.address != slot.source:
             self._strays += 1
             return
         if not self._connected:
             self._registry.on_data(pair.peer, pair.flow)
         news = News()
         try:
-            pair.take(packet, datagram, self._now(), news)
+            pair.take(packet, slot, self._now(), news)
         except RunError as error:
             place = f"rank {self._rank}, queue pair {pair.near.qpn:#x} with rank {pair.peer}"
             raise RunError(error.what, where=place, fix=error.fix) from error
         self._answering[pair.near.qpn] = pair
-        self._tell(pair, news, datagram.stamp_ns)
+        self._tell(pair, news, slot.stamp_ns)
 
-    def _on_meeting(self, packet: memoryview, datagram: Datagram) -> None:
-        way = Way.between(datagram.source, self._options.address, datagram.sport)
+    def _on_meeting(self, packet: memoryview, slot: Slot) -> None:
+        way = Way.between(slot.source, self._options.address, slot.sport)
         try:
             parsed = roce.parse(packet)
         except InputError:
@@ -296,7 +292,7 @@ class RoceTransport:
         if parsed.icrc != icrc(way.masked(len(packet)), packet[:-ICRC_BYTES]):
             self._strays += 1
             return
-        self._registry.hear(parsed, datagram.source)
+        self._registry.hear(parsed, slot.source)
         for tie in self._registry.ties.values():
             if tie.far is not None:
                 self._set_up(tie)
@@ -380,29 +376,20 @@ class RoceTransport:
 
     def _push_pair(self, pair: QueuePair, now_ns: int) -> bool:
         """Super-packets of one queue pair, up to a turn's worth; whether there may be more."""
-        left_bytes = TURN_BYTES
+        left_bytes, paced = TURN_BYTES, bool(self._options.rate_bps)
         while left_bytes > 0:
-            if self._options.rate_bps and now_ns < self._free_ns:
+            if paced and now_ns < self._free_ns:
                 return False
-            batch = pair.batch(now_ns)
-            if batch is None:
+            wire_bytes = pair.push(now_ns)
+            for outlet in pair.stuck:
+                if not outlet.watched:
+                    self._watch(outlet)
+            if not wire_bytes:
                 return False
-            if not self._send(batch, pair):
-                pair.pending = batch
-                return False
-            self._sent_bytes += batch.wire_bytes
-            self._charge(batch.wire_bytes, now_ns)
-            left_bytes -= max(batch.wire_bytes, TURN_BYTES // READS)
+            self._sent_bytes += wire_bytes
+            self._charge(wire_bytes, now_ns)
+            left_bytes -= max(wire_bytes, LEAST_CHARGE_BYTES)
         return True
-
-    def _send(self, batch: Batch, pair: QueuePair) -> bool:
-        """Hand packets to the kernel; False if it has no room."""
-        if batch.outlet.blocked:
-            return False
-        sent = batch.outlet.send(batch.buffers, batch.segment if batch.packets > 1 else 0, pair.to)
-        if not sent:
-            self._watch(batch.outlet)
-        return sent
 
     def _charge(self, wire_bytes: int, now_ns: int) -> None:
         """User-space pacing: the link is busy with what left; a process that wakes late makes up for it."""
@@ -412,7 +399,7 @@ class RoceTransport:
 
     def _watch(self, outlet: Outlet) -> None:
         """Wait for room in a socket."""
-        fd = outlet.sock.fileno()
+        fd, outlet.watched = outlet.sock.fileno(), outlet.blocked
         reading = select.EPOLLIN if outlet.sport == PORT else 0
         self._epoll.modify(fd, reading | (select.EPOLLOUT if outlet.blocked else 0))
 

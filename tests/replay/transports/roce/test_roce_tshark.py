@@ -27,7 +27,7 @@ def framed(data):
 def packets(layout):
     message = Outgoing(1, 5, 4 * 256 + 9, 0, 7, 3, 0)
     message.packets = layout.packets(message.size_bytes)
-    builder = Builder(WAY, layout, 17, 99, 1)
+    builder = Builder(WAY, layout, 17, 99)
     for at in range(message.packets):
         yield b"".join(builder.single(message, layout.part(message, at), 10 + at, ack_request=False).buffers)
     short = Outgoing(1, 5, 10, 0, 7, 4, 0)
