@@ -67,7 +67,18 @@ frr-if-possible:
 unit: dev ## the tests alone
 	$(BIN)/pytest
 
-bench: bench-sim bench-roce bench-trace bench-flow bench-fabric bench-fabric-flow bench-transport bench-real bench-fidelity bench-results ## every benchmark
+bench: bench-sim bench-trace bench-flow bench-fabric bench-fabric-flow bench-transport bench-real bench-fidelity bench-results ## every benchmark
+
+.PHONY: bench-transport iperf3-if-root
+bench-transport: bench-tcp bench-verbs bench-roce ## all transports against what they are built on
+
+bench-tcp: iperf3-if-root
+
+bench-verbs: rdma-lab
+
+iperf3-if-root:
+	@command -v iperf3 >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -q && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends iperf3; } || echo "goes on without iperf3" >&2
 
 bench-%: dev ## one benchmark: a table, and build/bench/NAME.json
 	$(BIN)/python benchmarks/bench_$(subst -,_,$*).py
