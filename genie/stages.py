@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -184,15 +185,26 @@ class Lab(AbstractContextManager["Lab"]):
                         ends[source], ends[destination], port, chosen.port, chosen.protocol
                     )
         delays = {pair: sum(links[name].delay_ns for name in route) for pair, route in routes.items()}
+        rates = {pair: min((links[name].rate_bps for name in route), default=0) for pair, route in routes.items()}
+
+        segments = fabric.super_packet_segments
+        shaping = chosen.shaping(self.testbed.mtu, segments, self._credit_ns())
 
         def place(rank: int) -> Place:
             end = ends[rank]
-            return Place(fabric.address(end), lambda: fabric.enter(end), _delays_to(delays, rank))
+            enter = partial(fabric.enter, end)
+            return Place(fabric.address(end), enter, _to(delays, rank), _to(rates, rank), shaping)
 
         places = tuple(place(rank) for rank in range(ranks))
-        segments = fabric.super_packet_segments
         alter = None if self.kind == RDMA_LAB else self._alterations
         return Hosting(self.kind, places, routes, 0, fabric.counters, self.testbed.mtu, segments, alter)
+
+    def _credit_ns(self) -> int:
+        """Virtual time that the slowest link may catch up."""
+        from genie.testbed.shaping import credit_ns  # noqa: PLC0415 - pyroute2 is slow to import
+
+        wire_bps = min(self.testbed.wire_bps(cable) for cable in self.testbed.cables)
+        return credit_ns(wire_bps, self.testbed.mtu) // self.testbed.dilation
 
     def _alterations(self) -> Alter:
         from genie.testbed.alter import Alterations  # noqa: PLC0415 - pyroute2 is slow to import
@@ -206,13 +218,14 @@ class Lab(AbstractContextManager["Lab"]):
         routes = shortest_routes(self.testbed, ranks)
         links = self.testbed.links()
         delays = {pair: sum(links[name].delay_ns for name in route) for pair, route in routes.items()}
-        places = tuple(Place(f"{LOOPBACK}{rank + 1}", delays_ns=_delays_to(delays, rank)) for rank in range(ranks))
+        places = tuple(Place(f"{LOOPBACK}{rank + 1}", delays_ns=_to(delays, rank)) for rank in range(ranks))
         slowest = min(links[route[0]].rate_bps for route in routes.values())
         return Hosting("none", places, routes, slowest // self.testbed.dilation, dict)
 
 
-def _delays_to(delays: dict[tuple[int, int], int], rank: int) -> dict[int, int]:
-    return {source: delay for (source, destination), delay in delays.items() if destination == rank}
+def _to(values: dict[tuple[int, int], int], rank: int) -> dict[int, int]:
+    """Of the paths to a rank, by where they come from."""
+    return {source: value for (source, destination), value in values.items() if destination == rank}
 
 
 def shortest_routes(testbed: Testbed, ranks: int) -> dict[tuple[int, int], tuple[str, ...]]:

@@ -21,6 +21,7 @@ from genie.fit.parameters import FabricLayout, Parameter, layout_of
 from genie.fit.problem import COARSE, Problem, minimise
 from genie.fit.result import FitResult, Fitted, Outlier
 from genie.fit.samples import Floats, Samples, collect
+from genie.fit.spread import Spread, bulk, deviation, shown
 from genie.fit.start import first_vector, rows_of, starts
 
 WORST_CONDITION: Final = 300.0
@@ -38,11 +39,6 @@ least what it is."""
 
 COARSE_MESSAGES: Final = 600
 """The search begins on so many; with the start that they give, the whole needs few steps."""
-
-STRAGGLERS: Final = 0.05
-SMALLEST_SCALE: Final = 0.2
-LIKE_BEFORE: Final = (0.4, 2.5)
-"""Between these factors of it, the spread shown at the end is as good as the one assumed."""
 
 LEAST_STEP: Final = 0.02
 """To so much (relative) is the lowest rate worked out that does not hold messages back."""
@@ -115,16 +111,17 @@ class _Fit:
     def solve(self) -> tuple[Problem, Floats, Floats]:
         """The problem scaled to the spread that its residuals show, its solution, and the Jacobian there.
 
-        The first messages already show the spread; only if all of them show another one is the whole solved twice.
+        The first messages already show the spread; only if all of them show another one is the whole solved again.
         """
-        vector, scale = self._begin()
-        while True:
-            self.problem = Problem(self.layout, self.samples, scale)
+        vector, spread = self._begin()
+        for last in (False, False, True):
+            self.problem = Problem(self.layout, self.samples, spread)
             vector = self._settle(self.problem, vector)
-            shown = scale * _scale(self.problem.residuals(vector)[self.problem.heard])
-            if not self.free or LIKE_BEFORE[0] < max(shown, SMALLEST_SCALE) / scale < LIKE_BEFORE[1]:
-                return self.problem, vector, self._jacobian
-            scale = max(shown, SMALLEST_SCALE)
+            seen = shown(*self.problem.heard_ns(vector))
+            if last or not self.free or seen.like(spread, self.samples.fct_ns):
+                break
+            spread = seen
+        return self.problem, vector, self._jacobian
 
     def _settle(self, problem: Problem, vector: Floats) -> Floats:
         """The vector of least loss; parameters that the data cannot tell are held."""
@@ -148,7 +145,7 @@ class _Fit:
             )
         return vector
 
-    def _begin(self) -> tuple[Floats, float]:
+    def _begin(self) -> tuple[Floats, Spread]:
         """A vector from the data alone (an envelope, factors on the rates, the first messages), and their spread.
 
         Links of their own begin as their classes end: a search over so many from afar would take too long.
@@ -157,7 +154,7 @@ class _Fit:
         if not (isinstance(self.layout, FabricLayout) and self.per_link):
             problem = Problem(self.layout, few)
             vector = _search(problem, first_vector(self.layout, self.samples), self.free)
-            return vector, max(_bulk(problem.residuals(vector)[problem.heard]), SMALLEST_SCALE)
+            return vector, shown(*problem.heard_ns(vector), bulk)
         tied = layout_of(self.model)
         problem = Problem(tied, few)
         used = [at for at, rows in enumerate(rows_of(tied, self.samples)) if len(rows)]
@@ -165,7 +162,7 @@ class _Fit:
         vector = np.array(self.layout.spread_classes(of_classes.tolist()))
         given = np.array([parameter.encode(parameter.given.value) for parameter in self.parameters])
         vector = np.where(np.isin(np.arange(len(vector)), self.free), vector, given)
-        return vector, max(_bulk(problem.residuals(of_classes)[problem.heard]), SMALLEST_SCALE)
+        return vector, shown(*problem.heard_ns(of_classes), bulk)
 
     def _silent(self, problem: Problem, vector: Floats) -> list[int]:
         """Parameters without effect on all but a few messages, and rates that could as well be higher.
@@ -293,25 +290,6 @@ def _feeling(jacobian: Floats) -> list[int]:
     return [int(count) for count in np.count_nonzero(jacobian, axis=0)]
 
 
-def _scale(residuals: Floats) -> float:
-    """Spread of all but the few farthest residuals: their standard deviation.
-
-    A twentieth are stragglers that say nothing of the network. A larger group is part of it (pairs with more hops than
-    the model knows, say): the workload waits for them too, so that the fit must find the mean over all, not the bulk.
-    """
-    off = np.sort(np.abs(residuals - np.median(residuals)))
-    kept = off[: math.ceil(len(off) * (1 - STRAGGLERS))]
-    return float(np.sqrt(np.mean(kept**2)))
-
-
-def _bulk(residuals: Floats) -> float:
-    """Spread of the bulk: 1.4826 x the median absolute deviation is a normal distribution's standard deviation.
-
-    For the way to the solution, on which whole groups are far off.
-    """
-    return 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
-
-
 def _fitted(parameter: Parameter, entry: float, known: Uncertainty | None, felt: int) -> Fitted:
     if known is None:
         return Fitted(parameter.name, parameter.unit, Estimate(parameter.decode(entry)), 0.0)
@@ -322,7 +300,7 @@ def _fitted(parameter: Parameter, entry: float, known: Uncertainty | None, felt:
 def _outliers(problem: Problem, residuals: Floats) -> tuple[Outlier, ...]:
     """Messages farther off than eight times the spread of the bulk, worst first."""
     off = np.abs(residuals - np.median(residuals))
-    far = np.flatnonzero(off > OUTLIER_MADS * max(_scale(residuals), 0.1))
+    far = np.flatnonzero(off > OUTLIER_MADS * max(deviation(residuals), 0.1))
     worst = far[np.argsort(-off[far], kind="stable")][:MAX_OUTLIERS]
     messages = problem.samples.messages
     return tuple(

@@ -12,12 +12,11 @@ from genie.core.netmodel import Estimate, NetworkModel
 from genie.fit.busy import ends_busy_period
 from genie.fit.envelope import envelope
 from genie.fit.parameters import Layout
-from genie.fit.samples import Floats, Samples, predict
+from genie.fit.samples import Floats, Ints, Samples, predict
+from genie.fit.spread import Spread
 from genie.units import NS_PER_US
 
-RELATIVE_SPREAD: Final = 0.01
-FLOOR_NS: Final = 100.0
-"""Spread expected of a completion time: 1 % of it + 100 ns."""
+EXPECTED: Final = Spread()
 
 BEYOND: Final = 1000.0
 """No link is searched for that is faster than this many times the fastest message."""
@@ -41,13 +40,11 @@ TIME_STEP_NS: Final = 20.0
 class Problem:
     """Residuals of some messages as a function of the parameter vector."""
 
-    def __init__(self, layout: Layout, samples: Samples, scale: float = 1.0) -> None:
+    def __init__(self, layout: Layout, samples: Samples, spread: Spread = EXPECTED) -> None:
         self.layout, self.samples = layout, samples
         self.measured = samples.fct_ns
         self.heard = ends_busy_period(samples)
-        self.spread = (
-            scale * np.where(self.heard, 1.0, OVERTAKEN) * (RELATIVE_SPREAD * np.abs(self.measured) + FLOOR_NS)
-        )
+        self.spread = np.where(self.heard, 1.0, OVERTAKEN) * spread.of(self.measured)
         self._last: tuple[bytes, Floats] | None = None
         sizes = samples.messages.size_bytes.astype(np.float64)
         self._fastest = math.log(8e9 * float(np.max(sizes / np.maximum(self.measured, 1.0))))
@@ -65,6 +62,11 @@ class Problem:
         if self._last is None or self._last[0] != key:
             self._last = key, (predict(self.build(vector), self.samples) - self.measured) / self.spread
         return self._last[1]
+
+    def heard_ns(self, vector: Floats) -> tuple[Floats, Floats, Ints]:
+        """Of the messages that count: predicted - measured, measured completion times, and sizes (bytes)."""
+        off_ns = self.residuals(vector) * self.spread
+        return off_ns[self.heard], self.measured[self.heard], self.samples.messages.size_bytes[self.heard]
 
     def cost(self, vector: Floats) -> float:
         """Huber's loss."""

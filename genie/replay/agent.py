@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from genie.core.faults import DelayChange
+from genie.core.shaping import UNSHAPED, Shaping
 from genie.core.system import RemoteMemory
 from genie.errors import GenieError, InternalError, RunError
 from genie.replay.clock import Clock, RealClock, sharpen_timers
@@ -36,6 +37,7 @@ class AgentPlan:
         enter: moves the process into its host; nothing on one plain machine.
         dilation, spin_ns: see runner.Pace.
         delays_ns: peer -> virtual delay of the path from it.
+        rates_bps, shaping: see runner.Runner.
         memory: remote memory model.
         clock: real time.
         describe: an operator's row, for people.
@@ -49,6 +51,8 @@ class AgentPlan:
     dilation: int = 1
     spin_ns: int = 0
     delays_ns: Mapping[int, int] | None = None
+    rates_bps: Mapping[int, int] = field(default_factory=dict)
+    shaping: Shaping = UNSHAPED
     memory: RemoteMemory | None = None
     clock: Clock = field(default_factory=RealClock)
     describe: Callable[[int], str] = lambda row: f"operator {row}"
@@ -147,6 +151,8 @@ class Agent:
             plan.memory,
             self._attend,
             [DelayChange(*row) for row in message.get("delays", ())],
+            plan.rates_bps,
+            plan.shaping,
         )
         self._channel.send({"op": "ready"})
 

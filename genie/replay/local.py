@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from genie.core.schedule import Schedule
+from genie.core.shaping import UNSHAPED, Shaping
 from genie.core.timeline import Status, Timeline
 from genie.engine.rank import RankEngine
 from genie.errors import GenieError, InputError, RunError
@@ -26,11 +27,21 @@ from genie.replay.transports.memory import Hub, MemoryTransport
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank runs: its address, how to get there, and the virtual delay of the path from every other rank."""
+    """Where a rank runs.
+
+    Attributes:
+        address: of its NIC.
+        enter: moves a process there.
+        delays_ns: other rank -> virtual delay of the path from it.
+        rates_bps: other rank -> virtual rate of the slowest link on the path from it, if the emulator shapes that.
+        shaping: what that does to the transport's messages.
+    """
 
     address: str
     enter: Callable[[], None] = lambda: None
     delays_ns: Mapping[int, int] = field(default_factory=dict)
+    rates_bps: Mapping[int, int] = field(default_factory=dict)
+    shaping: Shaping = UNSHAPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +197,8 @@ def _plan(
         dilation=options.dilation,
         spin_ns=SPIN_NS if len(schedule.ranks) < (os.cpu_count() or 1) else 0,
         delays_ns=place.delays_ns,
+        rates_bps=place.rates_bps,
+        shaping=place.shaping,
         memory=schedule.system.memory,
         describe=lambda row: f"node {nodes.node_id[row]} ({nodes.name[row]})",
         real_time=not choice(options.transport).rdma,

@@ -1,9 +1,9 @@
 """One rank's replay: the engine, a real clock and a transport.
 
 Virtual time is (real time - start) / dilation. An event carries the virtual time at which it *happened*: a timer's due
-time, a message's last byte at the wire plus the modelled delay of its path; never the time at which this process got
-round to it. What follows from an event is computed from that time, so a late wake-up delays what is posted, which is
-recorded as lateness, but never accumulates. docs/replay.md, "Time", has the reasons.
+time, a message's last byte at the wire plus what the emulator leaves out of its way; never the time at which this
+process got round to it. What follows from an event is computed from that time, so a late wake-up delays what is posted,
+which is recorded as lateness, but never accumulates. docs/replay.md, "Time", has the reasons.
 
 Events reach the engine in the order of their times. One that turns up after a later one was taken (its packet was still
 in the kernel) counts as of that later one, since what it allows could not have been posted before.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from genie.core.faults import DelayChange
+from genie.core.shaping import UNSHAPED, Ahead, Shaping
 from genie.core.system import RemoteMemory
 from genie.core.timeline import UNKNOWN
 from genie.engine.events import (
@@ -92,6 +93,9 @@ class _Log:
     received: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
 
+_SIZE: Final = tuple(SendRows.SCHEMA).index("size_bytes")
+"""Of what was sent and of what is expected alike."""
+
 _FLOW: Final = tuple(SendRows.SCHEMA).index("flow")
 _ACKNOWLEDGED: Final = tuple(SendRows.SCHEMA).index("acknowledged_ns")
 
@@ -117,6 +121,8 @@ class Runner:
         memory: the remote memory model (that requests of several ranks queue at one pool is not modelled here).
         attend: called between events at least every 50 ms; may raise to abort.
         changes: of those delays, for a while.
+        rates_bps: peer -> virtual rate of the slowest link on the path from it, where that is emulated.
+        shaping: what that does to messages; this end adds what they are early by.
     """
 
     def __init__(
@@ -130,10 +136,14 @@ class Runner:
         memory: RemoteMemory | None = None,
         attend: Callable[[], None] = lambda: None,
         changes: Sequence[DelayChange] = (),
+        rates_bps: Mapping[int, int] | None = None,
+        shaping: Shaping = UNSHAPED,
     ) -> None:
         self._engine, self._transport, self._clock = engine, transport, clock
         self._pace = Pace(0, dilation, spin_ns)
         self._delays_ns, self._memory, self._attend = delays_ns or {}, memory or RemoteMemory(), attend
+        self._rates_bps = rates_bps or {}
+        self._ahead = {kind: Ahead(shaping) for kind in Kind}
         self._changes: dict[int, list[DelayChange]] = {}
         for change in changes:
             self._changes.setdefault(change.peer, []).append(change)
@@ -237,11 +247,20 @@ class Runner:
     def _complete(self, completion: Completion) -> None:
         wire_ns = max(0, self._pace.virtual_ns(completion.done_ns))
         delay_ns = self._delay_ns(completion.peer, wire_ns)
-        done_ns = wire_ns + delay_ns
+        done_ns = wire_ns + delay_ns + self._early_ns(completion, wire_ns)
         if completion.kind is Kind.SEND:
             self._acknowledged(completion, done_ns)
         else:
             self._received(completion, done_ns, delay_ns)
+
+    def _early_ns(self, completion: Completion, wire_ns: int) -> int:
+        rate_bps = self._rates_bps.get(completion.peer, 0)
+        if not rate_bps:
+            return 0
+        kind, log, first_ns = completion.kind, self._log, completion.first_byte_ns
+        rows: Mapping[int, Sequence[int]] = log.sends if kind is Kind.SEND else log.expected
+        begin_ns = wire_ns if first_ns == UNKNOWN else self._pace.virtual_ns(first_ns)
+        return self._ahead[kind].of(rows[completion.handle][_SIZE], rate_bps, begin_ns)
 
     def _delay_ns(self, peer: int, wire_ns: int) -> int:
         """Of what arrived at that time."""

@@ -19,7 +19,7 @@ from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
 
 from genie.core.testbed import ETHERNET_BYTES, MIN_REAL_BPS
 from genie.testbed.netlink import HEADER, Request
-from genie.units import BITS_PER_BYTE, NS_PER_S
+from genie.units import BITS_PER_BYTE, NS_PER_S, transfer_ns
 
 plugins.setdefault("bfifo", sched_pfifo)  # the same one number, but bytes; pyroute2 knows only the packet variant
 
@@ -111,10 +111,19 @@ def _class(
 ) -> None:
     """A class and its queue, of those names."""
     frame, rate = wanted.mtu + ETHERNET_BYTES, f"{rate_bps}bit"
-    burst = max(2 * frame, wanted.wire_bps * BURST_NS // (BITS_PER_BYTE * NS_PER_S))
+    burst = _burst_bytes(wanted.wire_bps, wanted.mtu)
     common = {"burst": burst, "cburst": burst, "quantum": frame}
     batch.tc(f"{verb}-class", "htb", index, names[0], parent=_ROOT, rate=rate, ceil=rate, prio=prio, **common)
     batch.tc(verb, "bfifo", index, names[1], parent=names[0], limit=wanted.queue_bytes)
+
+
+def _burst_bytes(wire_bps: int, mtu: int) -> int:
+    return max(2 * (mtu + ETHERNET_BYTES), wire_bps * BURST_NS // (BITS_PER_BYTE * NS_PER_S))
+
+
+def credit_ns(wire_bps: int, mtu: int) -> int:
+    """Real time that a link of that rate may catch up after it was idle."""
+    return round(transfer_ns(_burst_bytes(wire_bps, mtu), wire_bps))
 
 
 def _rule(batch: Any, place: int, keys: Sequence[str], target: int, index: int = 0, protocol: int = _ETH_P_IP) -> None:

@@ -8,7 +8,7 @@ from fit_traffic import dimensions, posts, timeline
 
 from genie.errors import InputError
 from genie.fit.busy import ends_busy_period
-from genie.fit.samples import NEVER, collect, posts_ns, predict
+from genie.fit.samples import NEVER, collect, posts_ns, predict, software_ns
 
 TRUTH = dimensions(("Switch", 8, 8e9, 1000))  # one byte a ns
 
@@ -34,9 +34,36 @@ def test_a_prediction_of_its_own_deliveries_is_exact():
     assert (predict(aware, samples) == samples.fct_ns).all()
 
 
-def test_time_begins_at_the_cause_and_at_the_post_where_that_is_unknown():
-    measured = with_columns(two_in_line(), caused_ns=[-1, 5], posted_ns=[0, 10])
-    assert collect([measured]).start_ns.tolist() == [0, 5]
+def test_time_begins_at_the_post_less_what_software_takes_on_average():
+    measured = with_columns(two_in_line(), caused_ns=[0, 7005], posted_ns=[1, 7010])
+    assert collect([measured]).start_ns.tolist() == [1 - 3, 7010 - 3]
+
+
+def test_the_average_is_over_the_messages_whose_cause_is_known():
+    measured = with_columns(two_in_line(), caused_ns=[-1, 7005], posted_ns=[0, 7010])
+    assert collect([measured]).start_ns.tolist() == [-5, 7005]
+
+
+def test_a_host_that_stalled_once_is_no_software_time():
+    measured = timeline(TRUTH, [[(50_000 * i, i % 8, (i + 1) % 8, 100) for i in range(200)]])
+    caused = measured.messages.posted_ns - 7
+    caused[100] = measured.messages.posted_ns[100] - 10**9
+    late = with_columns(measured, caused_ns=caused).messages
+    assert software_ns(late, np.zeros(len(late), np.int64)) == 7
+
+
+def test_a_late_post_behind_other_messages_is_no_software_time():
+    measured = with_columns(two_in_line(), caused_ns=[0, 0], posted_ns=[4, 900])
+    assert software_ns(measured.messages, np.zeros(2, np.int64)) == 4
+    assert software_ns(measured.messages, np.arange(2)) == 452, "of another iteration it is"
+
+
+def test_starts_before_zero_are_predicted_like_others():
+    measured = with_columns(two_in_line(), caused_ns=[0, 0], posted_ns=[50, 60])
+    early = collect([measured])
+    assert early.start_ns.tolist() == [0, 10]
+    shifted = replace(early, start_ns=early.start_ns - 40, before_ns=np.full(2, NEVER))
+    assert predict(TRUTH, shifted).tolist() == predict(TRUTH, replace(early, before_ns=np.full(2, NEVER))).tolist()
 
 
 def test_undelivered_and_failed_messages_are_left_out_and_counted():

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import FINISH, Script, ScriptedTransport, operator
 
+from genie.core.shaping import Shaping
 from genie.core.system import MemoryKind, RemoteMemory
 from genie.core.timeline import UNKNOWN
 from genie.engine.events import (
@@ -117,6 +118,32 @@ def test_a_message_is_held_back_for_the_delay_of_its_path():
     assert record.receives.delivered_ns.tolist() == [2_500]
     assert record.operators.late_ns.tolist() == [0, 0, 0]
     assert clock.now_ns() == 1_000 + 10 * 3_500
+
+
+def test_the_end_of_a_message_is_held_back_by_what_the_emulator_lets_through_early():
+    """64 bytes and 8 ahead of them are a super-packet of 50 and one of 22, which takes 22 ns at 8 Gb/s."""
+    clock = ManualClock()
+    transport = ScriptedTransport(clock, arrivals={1: (3_000, 6_000, 6_770)})
+    early = {"rates_bps": {4: 8_000_000_000}, "shaping": Shaping(50, 8)}
+    record, engine, _ = run(
+        receive_then_timer(), clock=clock, transport=transport, dilation=10, delays_ns={4: 2_000}, **early
+    )
+    assert engine.events[1] == RecvDone(2_522, 1)
+    assert record.receives.first_byte_ns.tolist() == [2_200]
+    assert record.receives.delivered_ns.tolist() == [2_522]
+
+
+def test_an_acknowledgement_cannot_precede_that_end():
+    answers = {None: [post(1, 4, 8, 64, notify=True)], 1: [FINISH]}
+    early = {"rates_bps": {4: 8_000_000_000}, "shaping": Shaping(50, 8)}
+    record, _, _ = run(answers, clock=ManualClock(), delays_ns={4: 700}, dilation=1, **early)
+    assert record.sends.acknowledged_ns.tolist() == [732]
+
+
+def test_what_comes_from_where_no_rate_is_known_is_not_held_back():
+    answers = {None: [post(1, 4, 8, 64, notify=True)], 1: [FINISH]}
+    record, _, _ = run(answers, clock=ManualClock(), rates_bps={5: 1_000}, shaping=Shaping(50, 8))
+    assert record.sends.acknowledged_ns.tolist() == [10]
 
 
 def test_an_acknowledgement_is_held_back_for_the_way_back():

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from genie.core.shaping import UNSHAPED, Shaping
+from genie.core.testbed import TCP_IP_BYTES
 from genie.errors import InputError
 from genie.formats.roce import MTUS
 from genie.formats.roce import PORT as ROCE_PORT
 from genie.replay.transports.base import Transport
+from genie.replay.transports.framing import FRAME_BYTES
 
 FIRST_SOURCE_PORT: Final = 20_000
 LISTEN_PORT: Final = 18_515
@@ -76,6 +79,7 @@ class Choice:
         protocol, port: IP protocol and destination port of its packets: with the source port, what ECMP hashes.
         source_port: (ranks, source, destination, flow, options) -> the port that a flow leaves from.
         rdma: whether hosts need RDMA devices.
+        shaping: (largest IP packet, packets of a super-packet, credit) -> what an emulated fabric does to messages.
     """
 
     make: Callable[[Wiring], Transport]
@@ -84,6 +88,11 @@ class Choice:
     port: int
     source_port: Callable[[int, int, int, int, Options], int] = _fixed_port
     rdma: bool = False
+    shaping: Callable[[int, int, int], Shaping] = lambda _mtu_bytes, _segments, _credit_ns: UNSHAPED
+
+
+def _tcp_shaping(mtu_bytes: int, segments: int, credit_ns: int) -> Shaping:
+    return Shaping(segments * (mtu_bytes - TCP_IP_BYTES), FRAME_BYTES, credit_ns)
 
 
 def _make_tcp(wiring: Wiring) -> Transport:
@@ -158,7 +167,7 @@ def _verbs_port(ranks: int, source: int, destination: int, flow: int, options: O
 
 
 CHOICES: Final[dict[str, Choice]] = {
-    "tcp": Choice(_make_tcp, _no_options, TCP, LISTEN_PORT),
+    "tcp": Choice(_make_tcp, _no_options, TCP, LISTEN_PORT, shaping=_tcp_shaping),
     "verbs": Choice(_make_verbs, _check_verbs, UDP, ROCE_PORT, _verbs_port, rdma=True),
     "roce": Choice(_make_roce, _check_roce, UDP, ROCE_PORT, _roce_port),
 }
