@@ -21,7 +21,7 @@ from genie.replay.transports.matching import Arrived, Key, KeyNumbers, Matcher, 
 from genie.replay.transports.tcp_handshake import Handshake
 from genie.replay.transports.verbs_connection import Arrival, Connection, Outbound
 from genie.replay.transports.verbs_device import ACTIVE, Choice, choose
-from genie.replay.transports.verbs_errors import FLUSHED, SUCCESS, sentence
+from genie.replay.transports.verbs_errors import SUCCESS, sentence
 from genie.replay.transports.verbs_library import Device, Done, survey
 from genie.replay.transports.verbs_meeting import Meeting
 from genie.replay.transports.verbs_options import VerbsOptions
@@ -299,10 +299,9 @@ class VerbsTransport:
     def _failed(self, connection: Connection, done: Done) -> None:
         """A work request failed: the peer is gone, or the sentence for it; errors that follow say nothing."""
         peer = connection.peer
-        if connection.ended or (done.status == FLUSHED and peer not in self._watched):
+        if connection.ended or peer not in self._watched:  # it has hung up
             return
-        sock = self._watched.get(peer)
-        if sock is not None and _how_ended(sock):
+        if _how_ended(self._watched[peer]):
             self._hang_up(peer)
             return
         what, fix = sentence(done.status, peer, str(self._choice), done.vendor)

@@ -11,6 +11,7 @@ from genie.core.testbed import LinkSpec, leaf_spine
 from genie.core.testbed import Testbed as Declared
 from genie.errors import NotReadyError, RunError
 from genie.replay.transports.verbs import VerbsOptions, VerbsTransport
+from genie.replay.transports.verbs_connection import Target
 from genie.replay.transports.verbs_units import flow_label_of
 from genie.testbed.namespaces import inside
 from genie.testbed.rdma_fabric import RdmaFabric
@@ -222,6 +223,16 @@ def test_a_path_that_loses_everything_is_told_with_its_usual_cause(fabric, addre
             run(*(word.format("del") for word in rule))
     assert "1 sends to it" in caught.value.what
     assert "drops UDP 4791" in caught.value.fix
+
+
+def test_a_wrong_peer_key_is_told(addresses):
+    with Party(ends(addresses[:2])) as party:
+        connection = party.ends[0]._peers[1][0]
+        connection.aim(Target(connection._target.address, connection._target.key ^ 0xFF))
+        party.exchange(0, 1, 1, 1_000)
+        with pytest.raises(RunError, match=r"rank 1 through rxe0/1\[1\] .*key or address was refused") as caught:
+            party.settle(ranks=[0])
+    assert "REM_ACCESS_ERR" in caught.value.what
 
 
 def test_another_runs_secret_is_refused(addresses):
