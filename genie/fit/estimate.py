@@ -198,9 +198,9 @@ class _Fit:
         for at in doubtful:
             parameter, trial = self.parameters[at], vector.copy()
             trial[at] = max(parameter.encode(parameter.given.value), problem.lowest(at))
-            if not silent and self.free:
-                trial = minimise(problem, trial, self.free)
             raised = silent and parameter.rate and trial[at] >= vector[at]
+            if self.free and not raised:  # contradicted is only what no value of the others can make good
+                trial = minimise(problem, trial, self.free)
             if not raised and _worse(problem, trial, best):
                 trial = self._least(problem, vector, at, best) if silent and parameter.rate else vector
                 how = "at least " if silent and parameter.rate else ""
