@@ -1,5 +1,6 @@
 """The rdma-lab: a guest with Soft-RoCE boots here, runs commands, and the verbs transport's own tests inside."""
 
+import os
 import re
 import sys
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from genie.cli import main
 from genie.errors import RunError
+from genie.testbed import rdma_vm
 from genie.testbed.rdma_vm import GuestOptions, inside_guest, run_in_guest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,6 +49,20 @@ def test_only_the_shared_folder_is_written_to_for_real(guest, tmp_path):
     assert (code, said.splitlines()[0]) == (0, "lost")
     assert (tmp_path / "share" / "file").read_text() == "kept\n"
     assert not (tmp_path / "file").exists()
+
+
+def test_a_guest_stays_on_one_processor_and_we_do_not(guest, monkeypatch):
+    """Its processor is looked at from outside, while it runs."""
+    before, seen = os.sched_getaffinity(0), []
+
+    def look(process, *_):
+        seen.append(os.sched_getaffinity(process.pid))
+        process.wait(60)
+
+    monkeypatch.setattr(rdma_vm, "_await", look)
+    assert guest("true")[0] == 0
+    assert [len(allowed) for allowed in seen] == [1]
+    assert os.sched_getaffinity(0) == before
 
 
 def test_a_guest_that_takes_too_long_is_ended(guest):
