@@ -34,7 +34,7 @@ dev: $(VENV)/.installed-dev ## the same with what developers need
 demo: venv ## the closed loop on the embedded fabric
 	$(BIN)/genie loop examples/quickstart/experiment.yaml --out $(RUNS)
 
-test: dev check rdma-lab-if-possible tshark-if-root frr-if-possible unit ## everything that is tested
+test: dev check rdma-lab-if-possible tshark-if-root frr-if-possible mpi-if-root unit ## everything that is tested
 
 check lint: dev ## style, types, import directions
 	$(BIN)/ruff check
@@ -50,6 +50,11 @@ rdma-lab: dev ## a kernel with verbs in software, for the verbs transport (docs/
 tshark-if-root:
 	@command -v tshark >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -q && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends tshark; } || echo "goes on without tshark" >&2
+
+.PHONY: mpi-if-root
+mpi-if-root:
+	@command -v mpirun >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -q && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openmpi-bin; } || echo "goes on without mpirun" >&2
 
 .PHONY: rdma-lab-if-possible
 rdma-lab-if-possible: dev
@@ -67,7 +72,7 @@ frr-if-possible:
 unit: dev ## the tests alone
 	$(BIN)/pytest
 
-bench: bench-sim bench-trace bench-flow bench-fabric bench-fabric-flow bench-transport bench-real bench-fidelity bench-results ## every benchmark
+bench: bench-sim bench-trace bench-flow bench-fabric bench-fabric-flow bench-mpi bench-transport bench-real bench-fidelity bench-results ## every benchmark
 
 .PHONY: bench-transport iperf3-if-root
 bench-transport: bench-tcp bench-verbs bench-roce ## all transports against what they are built on

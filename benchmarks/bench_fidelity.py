@@ -17,12 +17,12 @@ from genie.core.system import System
 from genie.core.timeline import Timeline
 from genie.core.workload import CollectiveKind
 from genie.fit import fit
+from genie.hosts import Hosting, Lab, fabric_model
 from genie.lower import lower
 from genie.patterns import generate
 from genie.replay.launcher import LaunchOptions
 from genie.replay.local import ReplayOptions, replay
 from genie.simulate.builtin import simulate
-from genie.stages import Hosting, Lab, fabric_model
 from genie.testbed.files import load_testbed
 
 MIB = 1 << 20

@@ -8,11 +8,11 @@ from report import ROOT, Row, at_most, write
 from genie.core.system import System
 from genie.core.timeline import Timeline
 from genie.core.workload import Workload
+from genie.hosts import Lab
 from genie.lower import lower
 from genie.patterns import incast, shift
 from genie.replay.launcher import LaunchOptions
 from genie.replay.local import ReplayOptions, replay
-from genie.stages import Lab
 from genie.testbed.files import load_testbed
 from genie.units import transfer_ns
 

@@ -25,6 +25,7 @@ from genie.core.testbed import Cable, LinkSpec, Testbed, leaf_spine
 from genie.core.timeline import Messages, Operators, Ranks, Timeline
 from genie.core.workload import CollectiveKind, NodeKind, Workload
 from genie.formats.runfile import RunWriter, open_run
+from genie.hosts import Lab
 from genie.lower import lower
 from genie.patterns import generate
 from genie.report.blame import blame
@@ -32,7 +33,7 @@ from genie.report.comparison import Outcome, compare
 from genie.report.html import render
 from genie.report.notebook import open_results
 from genie.report.subject import View
-from genie.stages import Lab, run_replay
+from genie.stages import run_replay
 from genie.testbed.addressing import ports
 from genie.testbed.namespaces import inside
 from genie.validate import RING

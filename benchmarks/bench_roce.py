@@ -36,6 +36,7 @@ from genie.formats.icrc import Way, sealed
 from genie.formats.pcap import Frame, read_capture, write_pcap
 from genie.formats.roce import PORT, Opcode, Packet, Reth
 from genie.formats.roce_capture import roce_packets, wrong_icrcs
+from genie.hosts import Hosting, Lab
 from genie.lower import lower
 from genie.patterns import generate
 from genie.replay.launcher import LaunchOptions
@@ -48,7 +49,6 @@ from genie.replay.transports.roce.mmsg import pack_address
 from genie.replay.transports.roce.options import RoceOptions, port_of
 from genie.replay.transports.roce.transport import RoceTransport
 from genie.report.wire import analyse, compare
-from genie.stages import Hosting, Lab
 from genie.testbed.files import load_testbed
 from genie.testbed.namespaces import inside, set_namespace
 

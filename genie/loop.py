@@ -12,8 +12,10 @@ from genie.errors import InputError, InternalError, RunError
 from genie.fit import FitResult, equivalent_dimensions, fit
 from genie.formats.astra import write_network
 from genie.formats.runfile import RunWriter
+from genie.hosts import Lab
+from genie.loading import Loaded
 from genie.replay.launcher import Progress
-from genie.stages import Lab, Loaded, Predictor, first_model, run_replay, run_simulation, save_inputs
+from genie.stages import Predictor, first_model, run_replay, run_simulation, save_inputs
 
 
 class Observer(Protocol):

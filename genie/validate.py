@@ -25,6 +25,7 @@ from genie.formats.astra import read_system
 from genie.formats.runfile import RunWriter, open_run
 from genie.formats.tables import write_text
 from genie.formats.workload import load_workload
+from genie.hosts import Lab
 from genie.lower import lower
 from genie.patterns import generate
 from genie.report.catalogue import METRICS
@@ -34,7 +35,7 @@ from genie.report.html import page
 from genie.report.scores import samples
 from genie.report.statistics import robust_mean
 from genie.report.subject import View
-from genie.stages import Lab, run_replay
+from genie.stages import run_replay
 from genie.suite.jobs import interleaved
 from genie.suite.junit import junit
 from genie.suite.model import Case, Suite, SuiteFile, load_suite, scale

@@ -64,9 +64,10 @@ def loop_command(experiment: Path | None, out: Path, to_json: bool, **given: Any
     """Simulate, replay, fit, and again, until prediction and measurement agree."""
     from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.formats.runfile import open_run  # noqa: PLC0415
+    from genie.hosts import FIDELITY  # noqa: PLC0415
+    from genie.loading import load  # noqa: PLC0415
     from genie.loop import loop  # noqa: PLC0415
     from genie.report.html import render  # noqa: PLC0415
-    from genie.stages import FIDELITY, load  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
     tell_notes([loaded.experiment.system])

@@ -109,7 +109,7 @@ def hosts_of_process(transport: str, out: Path) -> str:
 
     if not choice(transport).rdma:
         return namespaces_of_process()
-    from genie.stages import RDMA_LAB  # noqa: PLC0415
+    from genie.hosts import RDMA_LAB  # noqa: PLC0415
     from genie.testbed.rdma_vm import inside_guest  # noqa: PLC0415
 
     if not inside_guest():

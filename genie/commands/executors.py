@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from genie.commands.common import (
+    PATH,
     as_json,
     console_of,
     experiment_options,
@@ -26,7 +27,7 @@ def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
     """What an EXPERIMENT would send: messages and bytes per pair of ranks; nothing is sent."""
     from genie.describe import describe_schedule  # noqa: PLC0415
     from genie.formats.experiment import experiment_of  # noqa: PLC0415
-    from genie.stages import load  # noqa: PLC0415
+    from genie.loading import load  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
     tell_notes([loaded.experiment.system])
@@ -43,6 +44,10 @@ def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
 @click.option("--capture", metavar="PORT,...", help="Record packets' headers at hosts (h0) or links (h0>leaf0).")
 @click.option("--metrics-port", type=int, help="Tell counters of the live run in Prometheus' format; 0: any free port.")
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for who asks.")
+@click.option("--launcher", type=click.Choice(["local", "mpi"]), default="local", help="Who starts the ranks.")
+@click.option("--hostfile", type=PATH, help="Hosts of the testbed with their slots, instead of its placement.")
+@click.option("--rsh", metavar="AGENT", help="What mpirun reaches other hosts by, instead of ssh.")
+@click.option("--interface", default="", help="The one that mpirun's own connections take.")
 @runs_folder
 @as_json
 def replay(
@@ -51,6 +56,10 @@ def replay(
     capture: str | None,
     metrics_port: int | None,
     metrics_address: str,
+    launcher: str,
+    hostfile: Path | None,
+    rsh: str | None,
+    interface: str,
     out: Path,
     to_json: bool,
     **given: Any,
@@ -60,13 +69,18 @@ def replay(
 
     from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.formats.runfile import RunWriter  # noqa: PLC0415
+    from genie.hosts import FIDELITY, LAB, Lab  # noqa: PLC0415
+    from genie.loading import load  # noqa: PLC0415
+    from genie.mpi import Launcher, launched, placed  # noqa: PLC0415
     from genie.replay.prometheus import Metrics  # noqa: PLC0415
-    from genie.stages import FIDELITY, Lab, load, run_replay, save_inputs  # noqa: PLC0415
+    from genie.stages import run_replay, save_inputs  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
     tell_notes([loaded.experiment.system])
+    if hostfile is not None:
+        loaded = placed(loaded, hostfile)
     rule = loaded.experiment.replay
-    kind = hosts_of_process(rule.transport, out)
+    kind = LAB if loaded.testbed.lab else hosts_of_process(rule.transport, out)
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")
     rule = rule if repeats is None else with_fields(rule, repeats=repeats)
@@ -75,8 +89,12 @@ def replay(
     save_inputs(run, loaded.files())
     with Lab(loaded.testbed, kind) as lab, console.watching(rule) as watch:
         hosting = lab.hosting(len(loaded.schedule.ranks), rule)
-        with lab.recording(capture, run.path / "captures") as recorder:
-            result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch, metrics)
+        by = Launcher(launcher, rsh or "", interface)
+        with (
+            lab.recording(capture, run.path / "captures") as recorder,
+            launched(loaded, lab, hosting, rule, by) as elsewhere,
+        ):
+            result = run_replay(loaded.schedule, loaded.testbed, hosting, rule, run, watch, metrics, elsewhere)
         for note in recorder.notes if recorder is not None else ():
             console.say(note)
     if result.error is not None:

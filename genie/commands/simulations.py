@@ -175,7 +175,9 @@ def _show_both(work: _Work, both: list[Predictor], to_json: bool) -> None:
 def _inputs(
     experiment: Path | None, given: dict[str, Any]
 ) -> tuple[Schedule, NetworkModel, list[tuple[Path, str]], str]:
-    from genie.stages import first_model, load, load_astra, shortest_routes  # noqa: PLC0415
+    from genie.hosts import shortest_routes  # noqa: PLC0415
+    from genie.loading import load, load_astra  # noqa: PLC0415
+    from genie.stages import first_model  # noqa: PLC0415
 
     if experiment is None:
         missing = [f"--{name}" for name in ("workload", "system", "network") if not given.get(name)]

@@ -39,6 +39,7 @@ WAKE_UP_NS: Final = 5_000_000
 """Real time for which a busy machine may leave a host's process waiting for a processor."""
 
 MIN_WINDOW_BYTES: Final = 128 << 10
+MAX_WINDOW_BYTES: Final = 16 << 20
 PPM: Final = 1_000_000
 INTRA_HOST: Final = "intra-host"
 """Class of the modelled links between ranks of one host."""
@@ -139,9 +140,17 @@ def link_name(source: str, destination: str) -> str:
     return f"{source}>{destination}"
 
 
+class LabHost(NamedTuple):
+    """A real host: its name, how a launcher reaches it, and the addresses that data is sent to, one a NIC."""
+
+    name: str
+    management: str
+    addresses: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Testbed:
-    """An emulated fabric.
+    """An emulated fabric, or a lab: real hosts, of whose network no more is known than their NICs' rates.
 
     Attributes:
         nodes, cables: the graph; a host has as many NICs as cables.
@@ -155,6 +164,7 @@ class Testbed:
         configurations: (switch, text of its frr.conf); the others' are generated.
         switch_mtus: (switch, IP bytes that its ports pass), of those that are configured otherwise.
         intra_host: what a rank sends to others on its host goes through (never on the wire); None: one rank a host.
+        lab: the hosts of a lab, in the order of the nodes; none: emulated.
 
     Raises:
         InputError: names that repeat or are unknown, a host without a way, a rate or size that cannot be emulated.
@@ -173,6 +183,7 @@ class Testbed:
     configurations: tuple[tuple[str, str], ...] = ()
     switch_mtus: tuple[tuple[str, int], ...] = ()
     intra_host: LinkSpec | None = None
+    lab: tuple[LabHost, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -184,11 +195,16 @@ class Testbed:
         names = {node.name for node in self.nodes}
         for cable in self.cables:
             self._check_ends(cable, names)
-            self._check_cable(cable)
         self._check_hosts()
-        self._check_sharing()
+        if not self.lab:
+            self._check_emulation()
         self._check_configurations()
         self._check_ways()
+
+    def _check_emulation(self) -> None:
+        for cable in self.cables:
+            self._check_cable(cable)
+        self._check_sharing()
 
     def _check_nodes(self) -> None:
         if len(self.nodes) > MAX_NODES or len(self.cables) > MAX_CABLES:
@@ -332,7 +348,7 @@ class Testbed:
         """
         hosts = set(self.hosts)
         fastest_bps = max(self.wire_bps(cable) for cable in self.cables if cable.a in hosts or cable.b in hosts)
-        return max(MIN_WINDOW_BYTES, fastest_bps * WAKE_UP_NS // (BITS_PER_BYTE * NS_PER_S))
+        return min(max(MIN_WINDOW_BYTES, fastest_bps * WAKE_UP_NS // (BITS_PER_BYTE * NS_PER_S)), MAX_WINDOW_BYTES)
 
     def next_hops(self, destination: str | Endpoint, down: frozenset[str] = frozenset()) -> dict[str, list[str]]:
         """For every node, the neighbours on its shortest paths to a host's NIC (through switches only).

@@ -71,6 +71,7 @@ class Agent:
     run      runs it from the given start; beats meanwhile  done: cpu_ns, record
     story    says what it waits for, at any time            story: outstanding, record
     count    says what the transport moved                  counted: moved, statistics
+    clock    reads its clock                                clock: now_ns
     stop     ends                                           (closes)
     ======== ============================================== ===========================
 
@@ -89,6 +90,7 @@ class Agent:
             "run": self._run,
             "story": self._tell_story,
             "count": self._count,
+            "clock": self._tell_clock,
         }
 
     def serve(self) -> None:
@@ -198,6 +200,9 @@ class Agent:
         plain = {way: {str(peer): list(total) for peer, total in totals.items()} for way, totals in moved.items()}
         statistics = transport.statistics() if isinstance(transport, Counting) else {}
         self._channel.send({"op": "counted", "moved": plain, "statistics": dict(statistics)})
+
+    def _tell_clock(self, _: Message) -> None:
+        self._channel.send({"op": "clock", "now_ns": self._clock.now_ns()})
 
     def _report(self, error: GenieError) -> None:
         report = {"op": "failed", "kind": type(error).__name__, "outstanding": self._outstanding()}

@@ -45,10 +45,9 @@ class Channel:
         Raises:
             RunError: the other end is gone, or takes nothing any more.
         """
-        text = json.dumps(message).encode()
         try:
             # in one piece: an end that hangs up right after reading must not turn a later part into an error
-            self._sock.sendall(_HEAD.pack(len(text), len(block)) + text + block)
+            self._sock.sendall(encoded(message, block))
         except OSError as error:
             raise RunError("the other end of the control channel is gone.") from error
 
@@ -85,6 +84,12 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._sock.close()
+
+
+def encoded(message: Message, block: bytes = b"") -> bytes:
+    """A message as it travels."""
+    text = json.dumps(message).encode()
+    return _HEAD.pack(len(text), len(block)) + text + block
 
 
 def _parse(text: bytes) -> Message:

@@ -13,6 +13,7 @@ from genie.core.timeline import Status
 from genie.errors import GenieError, RunError
 from genie.replay.agent import AgentPlan
 from genie.replay.clock import Clock, RealClock
+from genie.replay.clocksync import ROUND_TRIPS, ClockRow, Offset, RoundTrip, clock_row, offset_of
 from genie.replay.control import Message
 from genie.replay.during import During, Quiet
 from genie.replay.interrupt import InterruptedRunError, Interrupts
@@ -30,6 +31,8 @@ TICK_S: Final = 0.1
 STORY_NS: Final = 1_000_000_000
 POST_MORTEM_MS: Final = 200
 GRACE_MS: Final = 1_000
+
+PostMortem = Callable[[], GenieError | None]
 
 Moved = dict[str, dict[int, list[int]]]
 """What one rank's transport counted: "sent" or "received" -> peer -> [messages, bytes]."""
@@ -57,6 +60,7 @@ class Outcome:
         status: FAILED, or PARTIAL after an interrupt, if `error` is set.
         error: what ended the run early.
         statistics: rank -> what else its transport counted (see transports.base.Counting).
+        clocks: every rank's clock against ours, where they may differ.
     """
 
     records: list[dict[int, RankRecord]] = field(default_factory=list)
@@ -66,6 +70,7 @@ class Outcome:
     status: Status = Status.OK
     error: GenieError | None = None
     statistics: dict[int, dict[str, int]] = field(default_factory=dict)
+    clocks: list[ClockRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,14 @@ class LaunchOptions:
         repeats: iterations that are.
         stall_timeout_s: give up when no byte moves and no timer runs for this long.
         silence_timeout_s: give up when a rank says nothing for this long (it does five times a second).
+        clocks: whether ranks may have other clocks than ours: they are read, and starts are told in theirs.
     """
 
     warmup: int = 1
     repeats: int = 1
     stall_timeout_s: float = 10.0
     silence_timeout_s: float = 5.0
+    clocks: bool = False
 
     def patience(self) -> Patience:
         """For the watchdog."""
@@ -97,6 +104,7 @@ def launch(
     spawn: Spawn = fork,
     clock: Clock | None = None,
     during: During | None = None,
+    post_mortem: PostMortem = lambda: None,
 ) -> Outcome:
     """Run a replay.
 
@@ -108,6 +116,7 @@ def launch(
         spawn: how ranks are started: ranks.fork or ranks.thread.
         clock: the launcher's.
         during: what happens beside the ranks while they run.
+        post_mortem: why a rank ended, where somebody else than its parent knows.
 
     Returns:
         What was measured; `status` and `error` tell of a run that failed or was interrupted, with what there is of it.
@@ -117,6 +126,7 @@ def launch(
     with Interrupts() as interrupts:
         launcher = _Launcher(plans, options, watch, peers_of or (lambda _: everybody), spawn, clock or RealClock())
         launcher.check, launcher.during = interrupts.check, during or Quiet()
+        launcher.post_mortem = post_mortem
         try:
             launcher.run()
         except GenieError as error:
@@ -154,6 +164,8 @@ class _Launcher:
         self._told: dict[int, Outstanding] = {}
         self.check: Callable[[], None] = lambda: None
         self.during: During = Quiet()
+        self.post_mortem: PostMortem = lambda: None
+        self._offsets: dict[int, Offset] = {}
         self.outcome = Outcome()
 
     def run(self) -> None:
@@ -166,6 +178,9 @@ class _Launcher:
             self._run_once(iteration)
         self._order({"op": "count"})
         self._gather("counted", lambda rank, message, _: self._take_count(rank, message))
+        if self._options.clocks:
+            after = self._read_clocks()
+            self.outcome.clocks = [clock_row(rank, before, after[rank]) for rank, before in self._offsets.items()]
         self._order({"op": "stop"})
 
     def _order(self, message: Message) -> None:
@@ -187,11 +202,31 @@ class _Launcher:
             self.outcome.priorities.add(message["priority"])
 
         self._gather("opened", take)
+        if self._options.clocks:
+            self._offsets = self._read_clocks()
         deadline_ns = self._clock.now_ns() + CONNECT_NS
         for rank in self._ranks:
             peers = {peer: endpoints[peer] for peer in sorted(self._peers_of(rank.rank) - {rank.rank})}
-            self._send(rank, {"op": "connect", "peers": peers, "deadline_ns": deadline_ns})
+            self._send(rank, {"op": "connect", "peers": peers, "deadline_ns": self._theirs(rank, deadline_ns)})
         self._gather("connected", lambda *_: None)
+
+    def _theirs(self, rank: Rank, ours_ns: int) -> int:
+        """The same moment by a rank's clock."""
+        return ours_ns + self._offsets[rank.rank].offset_ns if rank.rank in self._offsets else ours_ns
+
+    def _read_clocks(self) -> dict[int, Offset]:
+        """One rank after the other, so that no answer waits for another's."""
+        found = {}
+        for rank in self._ranks:
+            trips = []
+            for _ in range(ROUND_TRIPS):
+                self.check()
+                sent_ns = self._clock.now_ns()
+                self._send(rank, {"op": "clock"})
+                theirs_ns = self._receive(rank)[0]["now_ns"]
+                trips.append(RoundTrip(sent_ns, theirs_ns, self._clock.now_ns()))
+            found[rank.rank] = offset_of(trips)
+        return found
 
     def _run_once(self, iteration: int) -> None:
         self._iteration = iteration
@@ -208,7 +243,8 @@ class _Launcher:
             self.outcome.cpu_ns[rank.rank] = self.outcome.cpu_ns.get(rank.rank, 0) + message["cpu_ns"]
 
         start_ns = self._clock.now_ns() + START_MARGIN_NS
-        self._order({"op": "run", "start_ns": start_ns})
+        for rank in self._ranks:
+            self._send(rank, {"op": "run", "start_ns": self._theirs(rank, start_ns)})
         self.during.begin(iteration, start_ns, self._ranks)
         self._gather("done", take, running=True)
         self.during.end(self._clock.now_ns())
@@ -280,7 +316,7 @@ class _Launcher:
         """Keep what was measured so far, find out why, set the outcome's error."""
         self.outcome.status = Status.PARTIAL if isinstance(error, InterruptedRunError) else Status.FAILED
         if isinstance(error, _RankFailedError):
-            error = _first_cause(self._ranks, error)
+            error = self.post_mortem() or _first_cause(self._ranks, error)
         meanwhile = self.during.tell()
         blame = self._collect_stories()
         if blame and not isinstance(error, InterruptedRunError):

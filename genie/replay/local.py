@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from genie.core.schedule import Schedule
 from genie.core.shaping import UNSHAPED, Shaping
@@ -15,9 +16,10 @@ from genie.errors import GenieError, InputError, RunError
 from genie.replay.agent import AgentPlan
 from genie.replay.assemble import assemble
 from genie.replay.clock import SPIN_NS
+from genie.replay.clocksync import ClockRow
 from genie.replay.during import During
-from genie.replay.launcher import LaunchOptions, Outcome, Progress, launch
-from genie.replay.ranks import Spawn, fork, thread
+from genie.replay.launcher import LaunchOptions, Outcome, PostMortem, Progress, launch
+from genie.replay.ranks import Rank, Spawn, fork, thread
 from genie.replay.selfcheck import Check, self_check
 from genie.replay.transports.base import Transport
 from genie.replay.transports.choice import LISTEN_PORT, MAX_FLOWS, Options, Wiring, choice, source_port
@@ -35,6 +37,8 @@ class Place:
         delays_ns: other rank -> virtual delay of the path from it.
         rates_bps: other rank -> virtual rate of the slowest link on the path from it, if the emulator shapes that.
         shaping: what that does to the transport's messages.
+        slot: which of several ranks of that address.
+        namespace: file of the network namespace, for a rank that is started elsewhere.
     """
 
     address: str
@@ -42,6 +46,8 @@ class Place:
     delays_ns: Mapping[int, int] = field(default_factory=dict)
     rates_bps: Mapping[int, int] = field(default_factory=dict)
     shaping: Shaping = UNSHAPED
+    slot: int = 0
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,40 @@ class ReplayOptions:
 class Replayed:
     """What a replay gave: the timeline (all there is of it), the checks, and the error that ended it, if one did.
 
-    `statistics`: rank -> what else its transport counted.
+    `statistics`: rank -> what else its transport counted; `clocks`: of ranks with clocks of their own.
     """
 
     timeline: Timeline
     checks: tuple[Check, ...]
     error: GenieError | None = None
     statistics: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    clocks: tuple[ClockRow, ...] = ()
+
+
+class Elsewhere(Protocol):
+    """Who starts the ranks where this process cannot fork them."""
+
+    def spawn(self, plan: AgentPlan, others: Sequence[Rank]) -> Rank:
+        """See ranks.Spawn."""
+        ...
+
+    def post_mortem(self) -> GenieError | None:
+        """Why a rank ended, if that is known better than its end of the control channel tells."""
+        ...
+
+
+def new_secret() -> bytes:
+    """What the ranks of one run know each other by."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def plan_of(schedule: Schedule, rank: int, place: Place, options: ReplayOptions, secret: bytes) -> AgentPlan:
+    """What one rank of a replay does."""
+
+    def transport(number: int) -> Transport:
+        return choice(options.transport).make(_wiring(len(schedule.ranks), number, place, options, secret))
+
+    return _plan(schedule, rank, place, options, transport)
 
 
 def replay(
@@ -92,8 +125,9 @@ def replay(
     options: ReplayOptions,
     watch: Callable[[Progress], None] = lambda _: None,
     during: During | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Replayed:
-    """Send the schedule for real; `during`: what happens beside the ranks meanwhile.
+    """Send the schedule for real; `during`: what happens beside the ranks meanwhile; `elsewhere`: if not forked here.
 
     Raises:
         InputError: fewer places than ranks, more flows than ports were set aside for, an unknown transport or one that
@@ -104,20 +138,16 @@ def replay(
         raise InputError(f"{ranks} ranks, but the testbed has places for {len(places)}.", fix="use a larger testbed.")
     if not 1 <= options.flows <= MAX_FLOWS:
         raise InputError(f"flows must lie in 1 to {MAX_FLOWS}, not {options.flows}.")
-    secret = secrets.token_bytes(SECRET_BYTES)
-    chosen = choice(options.transport)
-    chosen.check(options.options)
-
-    def transport(rank: int) -> Transport:
-        return chosen.make(_wiring(ranks, rank, places[rank].address, options, secret))
-
+    secret = new_secret()
+    choice(options.transport).check(options.options)
     return _execute(
-        [_plan(schedule, rank, places[rank], options, transport) for rank in range(ranks)],
+        [plan_of(schedule, rank, places[rank], options, secret) for rank in range(ranks)],
         schedule,
         options,
         watch,
-        fork,
+        fork if elsewhere is None else elsewhere.spawn,
         during,
+        (lambda: None) if elsewhere is None else elsewhere.post_mortem,
     )
 
 
@@ -152,9 +182,12 @@ def _execute(
     watch: Callable[[Progress], None],
     spawn: Spawn,
     during: During | None = None,
+    post_mortem: PostMortem = lambda: None,
 ) -> Replayed:
     partners = _partners(schedule)
-    outcome = launch(plans, options.launch, watch, lambda rank: partners.get(rank, set()), spawn, None, during)
+    outcome = launch(
+        plans, options.launch, watch, lambda rank: partners.get(rank, set()), spawn, None, during, post_mortem
+    )
     return _result(schedule, options, outcome)
 
 
@@ -167,11 +200,12 @@ def _partners(schedule: Schedule) -> dict[int, set[int]]:
     return partners
 
 
-def _wiring(ranks: int, rank: int, address: str, options: ReplayOptions, secret: bytes) -> Wiring:
+def _wiring(ranks: int, rank: int, place: Place, options: ReplayOptions, secret: bytes) -> Wiring:
     return Wiring(
         rank=rank,
         ranks=ranks,
-        address=address,
+        address=place.address,
+        slot=place.slot,
         secret=secret,
         flows=options.flows,
         rate_bps=options.rate_bps,
@@ -216,7 +250,7 @@ def _result(schedule: Schedule, options: ReplayOptions, outcome: Outcome) -> Rep
         f"{check.name}: {check.value} (must be: {check.limit})" for check in checks if check.hard and not check.ok
     ]
     if not failed:
-        return Replayed(timeline, checks, None, outcome.statistics)
+        return Replayed(timeline, checks, None, outcome.statistics, tuple(outcome.clocks))
     error = RunError(f"the self-check failed: {'; '.join(failed)}.")
     return Replayed(replace(timeline, status=Status.FAILED), checks, error)
 

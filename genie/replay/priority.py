@@ -9,6 +9,7 @@ lowest such priority where that is allowed. Where it is not, weight: Linux share
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -29,7 +30,8 @@ def take_precedence(*, real_time: bool = True) -> str:
     Ranks take turns among each other (round robin), and the kernel keeps a share for ordinary processes, so that a
     rank gone wild does not take the machine with it.
     """
-    os.setsid()
+    with contextlib.suppress(PermissionError):  # who leads a group already was given one
+        os.setsid()
     if not real_time:
         return "ordinary"
     try:

@@ -213,9 +213,12 @@ def _astra_sim() -> Check:
 
 def _mpi() -> Check:
     command = shutil.which("mpirun")
-    if command:
+    module = importlib.util.find_spec("mpi4py") is not None
+    if command and module:
         return Check("MPI", "ok", command)
-    return Check("MPI", "lack", "not found; replays on one machine need none", "sudo apt install openmpi-bin")
+    lack = "mpi4py is not installed" if command else "mpirun not found"
+    fix = "pip install 'genie-testbed[mpi]'" if command else "sudo apt install openmpi-bin"
+    return Check("MPI", "lack", f"{lack}; replays on one machine need none", fix)
 
 
 def _clock() -> Check:

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from genie.core.testbed import MAX_MTU, MIN_MTU, Cable, LinkSpec, Role, Spread, Stack, Testbed
 from genie.errors import InputError
 from genie.formats.textfile import read_text, read_yaml, wrong_fields
-from genie.testbed.lab import LabFile, is_lab
+from genie.testbed.lab import LabFile, is_lab, parse_lab
 from genie.testbed.shapes import Duration, Model, Rate, Shape, Share, Size
 
 MAX_RANKS_PER_HOST = 64
@@ -152,12 +152,14 @@ class TestbedFile(Model):
         return changed
 
 
-def parse_testbed(content: Any, where: str, folder: Path = Path()) -> Testbed:
-    """A testbed from the content of its file; paths in it are relative to `folder`.
+def parse_testbed(content: Any, where: str, folder: Path = Path(), *, labs: bool = False) -> Testbed:
+    """A testbed from the content of its file; paths in it are relative to `folder`; `labs`: whether it may be one.
 
     Raises:
         InputError: names every wrong field.
     """
+    if is_lab(content) and labs:
+        return parse_lab(content, where).testbed()
     if is_lab(content):
         raise InputError(
             "is a lab; only an emulated testbed can be brought up.",
@@ -176,13 +178,13 @@ def parse_testbed(content: Any, where: str, folder: Path = Path()) -> Testbed:
         ) from error
 
 
-def load_testbed(path: Path | str) -> Testbed:
-    """Read a testbed file.
+def load_testbed(path: Path | str, *, labs: bool = False) -> Testbed:
+    """Read a testbed file; `labs`: whether it may be a lab's.
 
     Raises:
         InputError: missing, no YAML, or a wrong field.
     """
-    return parse_testbed(read_yaml(path), str(path), Path(path).parent)
+    return parse_testbed(read_yaml(path), str(path), Path(path).parent, labs=labs)
 
 
 def schema() -> dict[str, Any]:

@@ -9,13 +9,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from genie.core.testbed import MAX_NODES
+from genie.core.testbed import MAX_MTU, MAX_NODES, MIN_MTU, Cable, LabHost, Node, Role, Testbed
 from genie.errors import InputError
 from genie.formats.textfile import read_yaml, wrong_fields
-from genie.testbed.shapes import Model
+from genie.testbed.shapes import Model, Rate
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$"
 MAX_RANKS_PER_HOST = 1024
+NETWORK = "network"
+BUFFER_BYTES = 4 << 20
 
 
 def _address(text: str) -> str:
@@ -31,6 +33,7 @@ class NicFile(Model):
     netdev: str | None = Field(None, pattern=r"^[^\s/]{1,15}$")
     rdma: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]{1,63}$")
     address: Address | None = None
+    rate: Rate = Field(100_000_000_000, description="of its port; bounds what predictions expect")
 
 
 class HostFile(Model):
@@ -59,6 +62,7 @@ class LabFile(Model):
     hosts: list[HostFile] = Field(min_length=1, max_length=MAX_NODES)
     switches: list[SwitchFile] = Field(default_factory=list, max_length=MAX_NODES)
     cabling: list[tuple[str, str]] = Field(default_factory=list)
+    mtu: int = Field(1500, ge=MIN_MTU, le=MAX_MTU, description="IP bytes that every path carries")
     placement: list[str] | None = Field(None, description="rank i runs on placement[i]; default: each host's `ranks`")
 
     @model_validator(mode="after")
@@ -88,6 +92,26 @@ class LabFile(Model):
         if self.placement is not None:
             return tuple(self.placement)
         return tuple(host.name for host in self.hosts for _ in range(host.ranks))
+
+    def testbed(self) -> Testbed:
+        """As a core value: every NIC is on one network that is never full, since of the real one nothing is known.
+
+        Raises:
+            InputError: a host that runs ranks has no NIC with an address.
+        """
+        hosts = [host for host in self.hosts if host.name in set(self.ranks)]
+        for host in hosts:
+            if not any(nic.address for nic in host.nics):
+                raise InputError("runs ranks, but no NIC of it has an address.", where=f"{self.name}, host {host.name}")
+        nodes = [Node(host.name, Role.HOST) for host in hosts] + [Node(NETWORK, Role.SWITCH)]
+        cables = [
+            Cable(host.name, NETWORK, nic.rate, 0, BUFFER_BYTES, "host") for host in hosts for nic in host.nics[:1]
+        ]
+        known = tuple(
+            LabHost(host.name, host.management, tuple(nic.address for nic in host.nics if nic.address))
+            for host in hosts
+        )
+        return Testbed(self.name, tuple(nodes), tuple(cables), self.ranks, dilation=1, mtu=self.mtu, lab=known)
 
     def about(self) -> dict[str, Any]:
         """Plain facts, for tables and JSON."""

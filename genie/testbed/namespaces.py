@@ -49,6 +49,22 @@ def set_namespace(fd: int) -> None:
     _check(_libc().setns(fd, CLONE_NEWNET), "setns")
 
 
+def enter_file(path: str) -> None:
+    """Move the calling thread into the network namespace that a file (of /proc, say) stands for.
+
+    Raises:
+        NotReadyError: it is gone, or not ours to enter.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotReadyError(f"the network namespace {path} cannot be entered: {error.strerror}.") from error
+    try:
+        set_namespace(fd)
+    finally:
+        os.close(fd)
+
+
 def current() -> int:
     """A descriptor of the calling thread's network namespace."""
     return os.open(_SELF, os.O_RDONLY | os.O_CLOEXEC)

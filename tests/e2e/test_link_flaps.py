@@ -7,7 +7,9 @@ import pytest
 from genie.errors import InputError
 from genie.formats.experiment import load_experiment
 from genie.formats.runfile import RunWriter, open_run
-from genie.stages import Lab, load, run_replay
+from genie.hosts import Lab
+from genie.loading import load
+from genie.stages import run_replay
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.netns

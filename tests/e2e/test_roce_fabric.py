@@ -10,10 +10,11 @@ from genie.core.workload import CollectiveKind
 from genie.formats.pcap import read_capture
 from genie.formats.roce_capture import roce_packets, wrong_icrcs
 from genie.formats.runfile import RunWriter, open_run
+from genie.hosts import Lab
 from genie.lower import lower
 from genie.patterns import generate
 from genie.report.wire import analyse, compare
-from genie.stages import Lab, run_replay
+from genie.stages import run_replay
 from genie.testbed.files import load_testbed
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,7 +32,7 @@ sys.exit(code)
 
 
 WORKING = """
-from genie.stages import load_astra
+from genie.loading import load_astra
 from genie.simulate.builtin import simulate
 given = dict(word[2:].split("=", 1) for word in sys.argv[1:])
 schedule, model, _, _ = load_astra(

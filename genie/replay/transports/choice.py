@@ -45,6 +45,7 @@ class Wiring:
         dilation: real time per virtual time.
         window_bytes: payload that one connection should have in flight.
         mtu_bytes: largest IP packet that the way carries.
+        slot: which of several ranks of one address.
         super_packet_segments: most packets that may leave as one super-packet.
         verify: check every payload byte.
         options: the transport's own.
@@ -60,6 +61,7 @@ class Wiring:
     dilation: int = 1
     window_bytes: int = 128 << 10
     mtu_bytes: int = 65_535
+    slot: int = 0
     super_packet_segments: int = 15
     verify: bool = False
     options: Options = field(default_factory=dict)
@@ -100,7 +102,7 @@ def _make_tcp(wiring: Wiring) -> Transport:
 
     options = TcpOptions(
         address=wiring.address,
-        port=LISTEN_PORT,
+        port=LISTEN_PORT + wiring.slot,
         secret=wiring.secret,
         flows=wiring.flows,
         source_port=lambda peer, flow: source_port(wiring.ranks, wiring.rank, peer, flow),
