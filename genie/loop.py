@@ -14,7 +14,9 @@ from genie.formats.astra import write_network
 from genie.formats.runfile import RunWriter
 from genie.hosts import Lab
 from genie.loading import Loaded
+from genie.mpi import LOCALLY, Launcher, launched
 from genie.replay.launcher import Progress
+from genie.replay.local import Replayed
 from genie.stages import Predictor, first_model, run_replay, run_simulation, save_inputs
 
 
@@ -84,7 +86,9 @@ class Outcome:
         }
 
 
-def loop(loaded: Loaded, root: Path, observer: Observer, lab_kind: str | None = None) -> Outcome:
+def loop(
+    loaded: Loaded, root: Path, observer: Observer, lab_kind: str | None = None, launcher: Launcher = LOCALLY
+) -> Outcome:
     """Run an experiment's loop into a new run directory under `root`.
 
     A replay that fails costs its round, not the earlier ones: the loop goes on with the next round.
@@ -97,12 +101,12 @@ def loop(loaded: Loaded, root: Path, observer: Observer, lab_kind: str | None = 
     save_inputs(run, loaded.files())
     run.describe(loop=asdict(loaded.experiment.loop))
     with Lab(loaded.testbed, lab_kind) as lab:
-        return _Loop(loaded, run, observer, lab).go()
+        return _Loop(loaded, run, observer, lab, launcher).go()
 
 
 class _Loop:
-    def __init__(self, loaded: Loaded, run: RunWriter, observer: Observer, lab: Lab) -> None:
-        self.loaded, self.run, self.observer = loaded, run, observer
+    def __init__(self, loaded: Loaded, run: RunWriter, observer: Observer, lab: Lab, launcher: Launcher) -> None:
+        self.loaded, self.run, self.observer, self.lab, self.launcher = loaded, run, observer, lab, launcher
         self.hosting = lab.hosting(len(loaded.schedule.ranks), loaded.experiment.replay)
         self.model: NetworkModel = first_model(loaded, self.hosting.routes)
         self.measured: list[Timeline] = []
@@ -123,6 +127,13 @@ class _Loop:
             self.errors.append("interrupted; the rounds before are kept")
         return self._finish(stopped)
 
+    def _replay(self, run: RunWriter) -> Replayed:
+        loaded, rule = self.loaded, self.loaded.experiment.replay
+        with launched(loaded, self.lab, self.hosting, rule, self.launcher) as elsewhere:
+            return run_replay(
+                loaded.schedule, loaded.testbed, self.hosting, rule, run, self.observer.progress, elsewhere=elsewhere
+            )
+
     def _round(self, number: int) -> None:
         observer, loaded = self.observer, self.loaded
         observer.stage(f"round {number}: simulate")
@@ -131,9 +142,7 @@ class _Loop:
         predicted_ns = run_simulation(loaded.schedule, self.model, simulated, using).iteration_ns
         observer.stage(f"round {number}: replay")
         replayed = self.run.child(f"{number}-replay", "replay")
-        result = run_replay(
-            loaded.schedule, loaded.testbed, self.hosting, loaded.experiment.replay, replayed, observer.progress
-        )
+        result = self._replay(replayed)
         if result.error is not None:
             self.errors.append(f"round {number}: {result.error}")
             observer.stage(f"round {number}: the replay failed: {result.error}")

@@ -33,6 +33,9 @@ class Launcher:
     interface: str = ""
 
 
+LOCALLY = Launcher()
+
+
 @contextmanager
 def launched(
     loaded: Loaded, lab: Lab, hosting: Hosting, rule: ReplayRule, launcher: Launcher

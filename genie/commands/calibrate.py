@@ -13,6 +13,7 @@ from genie.commands.common import (
     console_of,
     experiment_options,
     hosts_of_process,
+    launcher_options,
     print_json,
     runs_folder,
     tell_notes,
@@ -58,24 +59,37 @@ def fit_command(
 
 @click.command("loop")
 @experiment_options
+@launcher_options
 @runs_folder
 @as_json
-def loop_command(experiment: Path | None, out: Path, to_json: bool, **given: Any) -> None:
+def loop_command(
+    experiment: Path | None,
+    launcher: str,
+    hostfile: Path | None,
+    rsh: str,
+    interface: str,
+    out: Path,
+    to_json: bool,
+    **given: Any,
+) -> None:
     """Simulate, replay, fit, and again, until prediction and measurement agree."""
     from genie.formats.experiment import experiment_of  # noqa: PLC0415
     from genie.formats.runfile import open_run  # noqa: PLC0415
-    from genie.hosts import FIDELITY  # noqa: PLC0415
+    from genie.hosts import FIDELITY, LAB  # noqa: PLC0415
     from genie.loading import load  # noqa: PLC0415
     from genie.loop import loop  # noqa: PLC0415
+    from genie.mpi import Launcher, placed  # noqa: PLC0415
     from genie.report.html import render  # noqa: PLC0415
 
     loaded = load(experiment_of(experiment, given))
     tell_notes([loaded.experiment.system])
-    kind = hosts_of_process(loaded.experiment.replay.transport, out)
+    if hostfile is not None:
+        loaded = placed(loaded, hostfile)
+    kind = LAB if loaded.testbed.lab else hosts_of_process(loaded.experiment.replay.transport, out)
     console = console_of()
     console.say(f"hosts: {FIDELITY[kind]}")
     with console.observing(loaded.experiment.replay) as observer:
-        outcome = loop(loaded, out, observer, kind)
+        outcome = loop(loaded, out, observer, kind, Launcher(launcher, rsh, interface))
     report = render(open_run(outcome.run), outcome.run / "report.html")
     if to_json:
         print_json(outcome.as_dict() | {"report": str(report)})

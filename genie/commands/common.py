@@ -78,6 +78,18 @@ def experiment_options(command: Any) -> Any:
     return command
 
 
+def launcher_options(command: Any) -> Any:
+    """Who starts the ranks, and where."""
+    for option in (
+        click.option("--launcher", type=click.Choice(["local", "mpi"]), default="local", help="Who starts the ranks."),
+        click.option("--hostfile", type=PATH, help="Hosts of the testbed with their slots, instead of its placement."),
+        click.option("--rsh", metavar="AGENT", default="", help="What mpirun reaches other hosts by, instead of ssh."),
+        click.option("--interface", default="", help="The one that mpirun's own connections take."),
+    ):
+        command = option(command)
+    return command
+
+
 def show_timeline(timeline: Any, path: Path, to_json: bool, checks: list[dict[str, Any]]) -> None:
     """Print what a timeline amounts to, where its run is, and what its self-checks found."""
     from genie.stages import summary  # noqa: PLC0415

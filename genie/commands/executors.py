@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from genie.commands.common import (
-    PATH,
     as_json,
     console_of,
     experiment_options,
     hosts_of_process,
+    launcher_options,
     print_json,
     runs_folder,
     show_timeline,
@@ -44,10 +44,7 @@ def plan(experiment: Path | None, to_json: bool, **given: Any) -> None:
 @click.option("--capture", metavar="PORT,...", help="Record packets' headers at hosts (h0) or links (h0>leaf0).")
 @click.option("--metrics-port", type=int, help="Tell counters of the live run in Prometheus' format; 0: any free port.")
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for who asks.")
-@click.option("--launcher", type=click.Choice(["local", "mpi"]), default="local", help="Who starts the ranks.")
-@click.option("--hostfile", type=PATH, help="Hosts of the testbed with their slots, instead of its placement.")
-@click.option("--rsh", metavar="AGENT", help="What mpirun reaches other hosts by, instead of ssh.")
-@click.option("--interface", default="", help="The one that mpirun's own connections take.")
+@launcher_options
 @runs_folder
 @as_json
 def replay(
@@ -58,7 +55,7 @@ def replay(
     metrics_address: str,
     launcher: str,
     hostfile: Path | None,
-    rsh: str | None,
+    rsh: str,
     interface: str,
     out: Path,
     to_json: bool,
@@ -89,7 +86,7 @@ def replay(
     save_inputs(run, loaded.files())
     with Lab(loaded.testbed, kind) as lab, console.watching(rule) as watch:
         hosting = lab.hosting(len(loaded.schedule.ranks), rule)
-        by = Launcher(launcher, rsh or "", interface)
+        by = Launcher(launcher, rsh, interface)
         with (
             lab.recording(capture, run.path / "captures") as recorder,
             launched(loaded, lab, hosting, rule, by) as elsewhere,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from genie.core.testbed import MAX_MTU, MAX_NODES, MIN_MTU, Cable, LabHost, Node, Role, Testbed
+from genie.core.testbed import MAX_MTU, MAX_NODES, MIN_MTU, Cable, LabHost, LinkSpec, Node, Role, Testbed
 from genie.errors import InputError
 from genie.formats.textfile import read_yaml, wrong_fields
 from genie.testbed.shapes import Model, Rate
@@ -18,6 +18,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$"
 MAX_RANKS_PER_HOST = 1024
 NETWORK = "network"
 BUFFER_BYTES = 4 << 20
+INSIDE_BPS = 100_000_000_000
+"""What ranks of one host are expected to send each other, until a fit knows better."""
 
 
 def _address(text: str) -> str:
@@ -111,7 +113,11 @@ class LabFile(Model):
             LabHost(host.name, host.management, tuple(nic.address for nic in host.nics if nic.address))
             for host in hosts
         )
-        return Testbed(self.name, tuple(nodes), tuple(cables), self.ranks, dilation=1, mtu=self.mtu, lab=known)
+        crowded = len(set(self.ranks)) < len(self.ranks)
+        inside = LinkSpec(INSIDE_BPS, 0, BUFFER_BYTES) if crowded else None
+        return Testbed(
+            self.name, tuple(nodes), tuple(cables), self.ranks, dilation=1, mtu=self.mtu, intra_host=inside, lab=known
+        )
 
     def about(self) -> dict[str, Any]:
         """Plain facts, for tables and JSON."""

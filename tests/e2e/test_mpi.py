@@ -137,6 +137,22 @@ def test_a_lab_s_hosts_have_clocks_of_their_own(experiment):
     assert len(messages) > 0
 
 
+def test_the_loop_closes_on_a_lab(experiment):
+    """Namespaces play it: what its links do is not known, and is found."""
+    folder = experiment.parent
+    net = "topology: [Switch]\nnpus_count: [4]\nbandwidth: [5.8]\nlatency: [200]\n"
+    (folder / "net.yml").write_text(net)
+    experiment.write_text(experiment.read_text() + "network: { model: aware, file: net.yml }\nloop: { rounds: 2 }\n")
+    with EmulatedFabric(load_testbed(folder / "testbed.yml")) as fabric:
+        agent, inside = lab_of(fabric, folder)
+        interface = fabric.nics()[Endpoint("h0")].name
+        options = ("--testbed", "lab.yml", "--launcher", "mpi", "--rsh", agent, "--interface", interface)
+        code, out, err = outcome(genie("loop", experiment, *options, "--json", cwd=folder, prefix=inside))
+    assert code == 0, err
+    rounds = json.loads(out)["rounds"]
+    assert abs(rounds[-1]["error"]) < abs(rounds[0]["error"])
+
+
 def test_a_lab_s_ranks_cannot_be_forked(experiment):
     (experiment.parent / "lab.yml").write_text(
         "name: far\nkind: lab\nhosts: [{ name: a, management: a, ranks: 4, nics: [{ address: 192.0.2.1 }] }]\n"
