@@ -1,7 +1,7 @@
 """The builtin simulator: ASTRA-sim's cycles by the cheapest path that provably gives them.
 
 symmetric: one rank is stepped for all that do the same (quotient.py), where that can be proved;
-compiled: every rank is simulated by compiled code over arrays (kernel.py), for what is large;
+compiled: every rank is simulated by compiled code over arrays (genie.simulate.kernel), for what is large;
 plain: every rank's engine is stepped (plain.py), which is what the others are held against.
 """
 
@@ -174,10 +174,10 @@ class _Choice:
 
     def _not_compiled(self) -> str:
         try:
-            from genie.simulate import kernel  # noqa: PLC0415 - imports numba, which takes half a second
+            from genie.simulate.kernel import loop  # noqa: PLC0415 - imports numba, which takes half a second
         except ImportError:
             return "numba is not installed"
-        if self.way is Way.COMPILED or self.messages > COMPILING_MESSAGES or kernel.is_cached():
+        if self.way is Way.COMPILED or self.messages > COMPILING_MESSAGES or loop.is_cached():
             return ""
         return "compiling would take longer than it saves"
 
