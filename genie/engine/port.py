@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from genie.core.schedule import GRANT_BYTES, GRANT_TAGS
 from genie.engine.events import AccessMemory, Action, Origin, PostRecv, PostSend, SetTimer
-from genie.errors import InternalError
+from genie.errors import InputError, InternalError
 
 Continuation = Callable[[], None]
+
+_LOW_BITS: Final = (1 << 32) - 1
+_HIGHEST: Final = (1 << 31) - 1
 
 
 class Port:
     """Actions out, continuations kept by handle.
 
     With `rendezvous`, a message waits for an 8,192-byte grant from its receiver: the sender expects the grant before
-    it sends, the receiver expects the message once its grant was delivered.
+    it sends, the receiver expects the message once its grant was delivered. ASTRA-sim keeps the size of a message that
+    waits in 32 bits with a sign: with `narrow`, so do we, and refuse what it makes negative.
     """
 
-    __slots__ = ("_handle", "_rendezvous", "_waiting", "actions")
+    __slots__ = ("_handle", "_narrow", "_rendezvous", "_waiting", "actions")
 
-    def __init__(self, *, rendezvous: bool) -> None:
+    def __init__(self, *, rendezvous: bool, narrow: bool = False) -> None:
         self.actions: list[Action] = []
         self._waiting: dict[int, Continuation] = {}
         self._handle = 0
-        self._rendezvous = rendezvous
+        self._rendezvous, self._narrow = rendezvous, narrow
 
     def take_actions(self) -> list[Action]:
         """What has been asked for since the last call."""
@@ -62,6 +67,7 @@ class Port:
     def send(self, peer: int, tag: int, size_bytes: int, origin: Origin, done: Continuation | None = None) -> None:
         """Send; go on at delivery if asked to."""
         if self._rendezvous:
+            size_bytes = _narrowed(size_bytes) if self._narrow else size_bytes
             self._expect(
                 peer,
                 tag + GRANT_TAGS,
@@ -75,6 +81,7 @@ class Port:
     def receive(self, peer: int, tag: int, size_bytes: int, origin: Origin, done: Continuation) -> None:
         """Go on when the message is here."""
         if self._rendezvous:
+            size_bytes = _narrowed(size_bytes) if self._narrow else size_bytes
             self._post(
                 peer,
                 tag + GRANT_TAGS,
@@ -94,3 +101,19 @@ class Port:
 
     def _expect(self, peer: int, tag: int, size_bytes: int, origin: Origin, done: Continuation) -> None:
         self.actions.append(PostRecv(self._keep(done), peer, tag, size_bytes, origin))
+
+
+def _narrowed(size_bytes: int) -> int:
+    """What is left of a size in 32 bits.
+
+    Raises:
+        InputError: it would be negative.
+    """
+    kept = size_bytes & _LOW_BITS
+    if kept > _HIGHEST:
+        raise InputError(
+            f"ASTRA-sim keeps the size of a message that waits for its rendezvous in 32 bits; {size_bytes} bytes "
+            "would be a negative number.",
+            fix="leave the rendezvous protocol out, add --extended, or send in smaller pieces.",
+        )
+    return kept

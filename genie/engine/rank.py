@@ -28,7 +28,8 @@ class RankEngine:
         self._schedule, self._operators = schedule, part.operators
         self._node_ids = schedule.workload.traces[rank].nodes.node_id
         self._readiness = Readiness(part)
-        self._port = Port(rendezvous=schedule.system.rendezvous)
+        system = schedule.system
+        self._port = Port(rendezvous=system.rendezvous, narrow=not system.extended)
         self._streams = Streams(schedule.system, rank, self._port)
         self._stream_ids = _StreamIds()
         self._overlap = schedule.system.profile is Profile.OVERLAP
