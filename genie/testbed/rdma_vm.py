@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -151,7 +152,7 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
             *(f"GENIE_SHARE={share}", f"GENIE_CONTROL={control}", f"init={control / 'init'}"),
         ]
         try:
-            with _on_one_processor():
+            with _on_one_processor(), _all_descriptors():
                 guest = subprocess.Popen(  # noqa: S603 - our own kernel
                     words,
                     stdin=subprocess.DEVNULL,
@@ -165,6 +166,17 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
             raise NotReadyError(f"the kernel does not start: {error.strerror}.", where=str(kernel)) from error
         stack.callback(_end, guest)
         _await(guest, options.timeout_s, output)
+
+
+@contextlib.contextmanager
+def _all_descriptors() -> Iterator[None]:
+    """Let a child have as many open files as it may: the guest's are its kernel's, and 1,024 are too few for it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager
