@@ -158,7 +158,11 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT if output is not None else None,
-                    env={"PATH": os.environ.get("PATH", ""), "HOME": folder, "TMPDIR": folder},
+                    env={
+                        "PATH": f"{os.environ.get('PATH', '')}:{_ADMINISTRATORS_PATH}",
+                        "HOME": folder,
+                        "TMPDIR": folder,
+                    },
                     pass_fds=(*nothing, kernel_says),
                     start_new_session=True,
                 )
@@ -166,6 +170,10 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
             raise NotReadyError(f"the kernel does not start: {error.strerror}.", where=str(kernel)) from error
         stack.callback(_end, guest)
         _await(guest, options.timeout_s, output)
+
+
+_ADMINISTRATORS_PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where tc and its like are, which an ordinary user's PATH leaves out; in the guest everybody is root."""
 
 
 @contextlib.contextmanager
