@@ -33,6 +33,9 @@ LOUD: Final = "GENIE_RDMA_VERBOSE"
 """Set this to see what the guest's kernel says."""
 
 _LAST_WORDS_BYTES: Final = 600
+_ADMINISTRATORS_PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where tc and its like are, which an ordinary user's PATH leaves out; in the guest everybody is root."""
+
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "CI", "VIRTUAL_ENV", "HYPOTHESIS_PROFILE")
 _END_S: Final = 5.0
 
@@ -125,6 +128,7 @@ def _script(command: Sequence[str], options: GuestOptions) -> str:
     variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     if not sys.stdout.isatty():  # inside it is a terminal all the same
         variables |= {"TERM": "dumb", "NO_COLOR": "1"}
+    variables["PATH"] = f"{variables.get('PATH', os.defpath)}:{_ADMINISTRATORS_PATH}"
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)
     variables |= {MARK: "1", "TMPDIR": "/tmp/.genie-guest", **options.environment}  # noqa: S108 - inside the guest
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -159,7 +163,7 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
                     stdout=output,
                     stderr=subprocess.STDOUT if output is not None else None,
                     env={
-                        "PATH": f"{os.environ.get('PATH', '')}:{_ADMINISTRATORS_PATH}",
+                        "PATH": os.environ.get("PATH", ""),
                         "HOME": folder,
                         "TMPDIR": folder,
                     },
@@ -170,10 +174,6 @@ def _boot(kernel: Path, share: Path, control: Path, options: GuestOptions, outpu
             raise NotReadyError(f"the kernel does not start: {error.strerror}.", where=str(kernel)) from error
         stack.callback(_end, guest)
         _await(guest, options.timeout_s, output)
-
-
-_ADMINISTRATORS_PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where tc and its like are, which an ordinary user's PATH leaves out; in the guest everybody is root."""
 
 
 @contextlib.contextmanager
